@@ -203,7 +203,7 @@ def test_a_tool_that_nobody_compares_is_refused(tmp_path):
         environments.make_environment("nothing", tmp_path)
 
 
-def test_a_tool_that_learns_gets_cases_with_a_twin_beside_them(tmp_path, monkeypatch):
+def test_a_tool_that_learns_gets_cases_with_twins(tmp_path, monkeypatch):
     def run(command, **options):
         names = [reports.Path(line[0]).name for line in reports.json.loads(options["input"])]
         assert set(names) == {"faulty.py", "healthy.py"}
@@ -213,6 +213,28 @@ def test_a_tool_that_learns_gets_cases_with_a_twin_beside_them(tmp_path, monkeyp
     monkeypatch.setattr(subprocess, "run", run)
     told = comparing.run_tool("traincheck", "torch", [], tmp_path)
     assert {"faulty forum_84911", "healthy hidden_kept, cured"} <= told.keys()
+
+
+def test_traincheck_learns_from_the_twin_with_the_next_seed(tmp_path, monkeypatch):
+    commands = []
+
+    def run(command, **_):
+        commands.append([reports.Path(command[0]).name, *command[1:]])
+        (tmp_path / "checked" / "target").mkdir(parents=True, exist_ok=True)
+        violated = {"relation_type": "Lead", "display_name": "step() leads zero_grad()"}
+        told = reports.json.dumps({"violations": [violated, violated]})
+        (tmp_path / "checked" / "target" / "violations_summary.json").write_text(told)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    (case,) = [each for each in reports.read_cases("torch") if each.name == "forum_84911"]
+    findings, ended = importlib.import_module("adapters.traincheck").examine(*case.faulty)
+    assert (findings, ended) == ([said("Lead", "step() leads zero_grad()")], "")
+    assert (tmp_path / "target.py").read_text() == reports.Path(case.faulty[0]).read_text()
+    assert "manual_seed(787)" in (tmp_path / "reference.py").read_text()
+    ran = [name for name, *_ in commands]
+    assert ran == ["traincheck-collect", "traincheck-infer", "traincheck-collect", "traincheck-check"]
+    assert all(each[3:5] == ["--models-to-track", "model_transfer"] for each in commands[::2])
 
 
 def test_an_environment_is_made_once(tmp_path, monkeypatch):
