@@ -11,7 +11,6 @@ from comparing import Finding, new_findings, right_lines
 from gradtricks.lab import table
 from reports import HERE, Case
 
-SWEEPS = ("debuggers", "debuggers_rivals")
 # From the best to the worst. The first two name the cause; for the last one a row is missing in judged.csv.
 LEVELS = ("cause and line", "cause", "half", "something else", "nothing", "not judged yet")
 VERDICTS = {"yes": "cause", "half": "half", "no": "something else"}
@@ -36,9 +35,9 @@ def read_verdicts(path: Path = HERE / "judged.csv") -> dict[tuple[str, str, str]
 
 
 def read_runs(published: Path | str) -> list[dict]:
-    """Return the rows of the tables of both published sweeps, as far as they are published."""
-    there = [sweep for sweep in SWEEPS if (Path(published) / f"{sweep}.json").is_file()]
-    return [run for sweep in there for run in table(sweep, store=published).to_dict("records")]
+    """Return the rows of the tables of all sweeps of the comparison that are published."""
+    sweeps = [path.stem for path in sorted(Path(published).glob("debuggers*.json"))]
+    return [run for sweep in sweeps for run in table(sweep, store=published).to_dict("records")]
 
 
 def read_findings(runs: Iterable[Mapping]) -> dict[tuple[str, str], dict[str, list[Finding]]]:

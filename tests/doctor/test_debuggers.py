@@ -139,7 +139,7 @@ def test_first_sights_are_of_tools_and_cases_that_exist():
         assert row["level"] in judging.LEVELS[:-1]
 
 
-def test_records_of_both_sweeps_are_read(tmp_path):
+def test_records_of_all_published_sweeps_are_read(tmp_path):
     assert judging.read_runs(tmp_path) == []
     runs = judging.read_runs(reports.HERE.parent / "published")
     assert {"torch", "tensorflow"} == {run["parameters.backend"] for run in runs}
