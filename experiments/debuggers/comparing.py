@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from environments import make_environment
+from environments import PAIRED, make_environment
 from reports import FRAMEWORKS, HERE, Case, read_cases, read_healthy
 
 Finding = dict[str, object]  # rule, words, lines
@@ -37,6 +37,8 @@ def run_tool(tool: str, framework: str, only: Iterable[str], environments: Path)
             f"only must have names of cases or healthy trainings; got {', '.join(sorted(unknown))}"
         )
     keys = [key for key in lines if not chosen or key.split(" ", 1)[1].removesuffix(", cured") in chosen]
+    if tool in PAIRED:
+        keys = [key for key in keys if Path(lines[key][0]).with_name("healthy.py").is_file()]
     python = make_environment(tool, environments)
     printed = subprocess.run(
         [python, str(HERE / "examine.py"), tool, framework],

@@ -9,8 +9,10 @@ VERSIONS = {
     "torch_audit": "torch-audit==0.3.0",
     "guardtower": "guardtower==0.1.0",
     "torchmortem": "torchmortem==0.1.1",
+    "traincheck": "traincheck==0.2.0",
 }
 OWN = ("gradtricks", "detect_anomaly")  # what this project's own environment has
+PAIRED = ("traincheck",)  # what learns from a healthy twin, which must be a script beside the other
 CLAIMED = {"tensorflow": ("gradtricks",), "torch": (*OWN, *VERSIONS)}
 # What the trainings import.
 COMMON = ["torch==2.13.0", "scikit-learn"]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parents[1] / "tests" / "doctor"
-SEEN = ("ours", "handed")  # sets that the doctor was developed with
+# Of sets that were unseen until a tool was first run on them: in which round that was. The doctor was
+# developed with all others, and after a round with that one too.
+ROUNDS = {"traincheck": 1, "collected": 1, "collected2": 2}
 FRAMEWORKS = ("torch", "tensorflow")
 
 
@@ -18,8 +20,7 @@ class Case:
 
     Attributes:
         name: What it is called.
-        origin: ``ours`` or ``handed``, which the doctor was developed with, ``collected``, ``collected2`` or
-            ``traincheck``.
+        origin: Its set: ``ours`` or ``handed``, which the doctor was developed with, or one of `ROUNDS`.
         framework: ``torch`` or ``tensorflow``.
         url: The thread.
         cause: The fault, in words.
@@ -39,6 +40,11 @@ class Case:
     file: str
     faulty: tuple[str, ...]
     healthy: tuple[str, ...] | None
+
+    @property
+    def round(self) -> int:
+        """In which round it was unseen; 0 where the doctor was developed with it from the beginning."""
+        return ROUNDS.get(self.origin, 0)
 
 
 def read_cases(framework: str) -> list[Case]:

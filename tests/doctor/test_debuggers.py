@@ -10,6 +10,7 @@ import comparing
 import environments
 import judging
 import reports
+import sighting
 
 CASE = reports.Case("one", "handed", "torch", "https://x.org", "a cause", (3, "sqrt("), "faulty.py", (), ())
 PLACE = {"file": "faulty.py", "line": 3, "code": "loss = model(x)"}
@@ -77,7 +78,7 @@ def test_a_case_without_a_line_needs_the_cause_only():
     case = reports.Case(**vars(CASE) | {"lines": ()})
     verdicts = {("tool", "torch", "one"): ("A", "yes")}
     assert judging.level(case, "tool", {"faulty one": [said("A")]}, verdicts) == "cause and line"
-    assert judging.was_seen(case)
+    assert case.round == 0
 
 
 def test_verdicts_are_of_cases_and_tools_that_exist(tmp_path):
@@ -89,6 +90,59 @@ def test_verdicts_are_of_cases_and_tools_that_exist(tmp_path):
     path.write_text("tool,framework,case,rules,verdict,words,by\nours,torch,one,A,maybe,x,us\n")
     with pytest.raises(ValueError, match="one of yes, half, no; got maybe for ours on one in judged"):
         judging.read_verdicts(path)
+
+
+def runs_with(name, *findings):
+    told = [
+        {"tool": "gradtricks", "training": f"faulty {name}", "findings": [*findings]},
+        {"tool": "gradtricks", "training": "faulty double_softmax", "findings": [said()]},
+    ]
+    return [{"parameters.backend": "torch", "provenance.commit": "abc", "results.reports": told}]
+
+
+def test_a_first_sight_is_of_a_round_and_kept_once():
+    verdicts = {("gradtricks", "torch", "forum_84911"): ("A", "yes")}
+    rows = sighting.first_sights(runs_with("forum_84911", said("A", "its words")), verdicts, ())
+    key = ("gradtricks", "torch", "forum_84911")
+    assert rows == [(*key, "1", "abc", "cause", "A", "its words")]
+    assert sighting.first_sights(runs_with("forum_84911", said("B")), verdicts, {key: {}}) == []
+    ((*_, level, rules, words),) = sighting.first_sights(runs_with("forum_84911"), {}, ())
+    assert (level, rules, words) == ("nothing", "", "")
+
+
+def test_a_first_sight_without_a_verdict_says_what_to_append():
+    row = 'gradtricks,torch,forum_84911,A,,"no, and why",'
+    with pytest.raises(ValueError, match="got none on 1; remedy: append these rows to judged") as told:
+        sighting.first_sights(runs_with("forum_84911", said("A", "no, and why")), {}, ())
+    assert str(told.value).splitlines()[1:] == [row]
+
+
+def test_rows_of_first_sight_are_added_behind_the_others(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "first_sight.csv"
+    path.write_text(sighting.PATH.read_text().splitlines(keepends=True)[0])
+    monkeypatch.setattr(sighting, "PATH", path)
+    monkeypatch.setattr(sighting, "read_runs", lambda _: runs_with("forum_84911"))
+    monkeypatch.setattr(sighting, "read_first_sight", dict)
+    sighting.main()
+    assert capsys.readouterr().out == "1 rows added to first_sight.csv\n"
+    monkeypatch.undo()
+    assert [*sighting.read_first_sight(path)] == [("gradtricks", "torch", "forum_84911")]
+
+
+def test_first_sights_are_of_tools_and_cases_that_exist():
+    rounds = {
+        (each, case.name): case.round for each in reports.FRAMEWORKS for case in reports.read_cases(each)
+    }
+    for (tool, framework, case), row in sighting.read_first_sight().items():
+        assert tool in environments.CLAIMED[framework]
+        assert int(row["round"]) == rounds[framework, case] > 0
+        assert row["level"] in judging.LEVELS[:-1]
+
+
+def test_records_of_all_published_sweeps_are_read(tmp_path):
+    assert judging.read_runs(tmp_path) == []
+    runs = judging.read_runs(reports.HERE.parent / "published")
+    assert {"torch", "tensorflow"} == {run["parameters.backend"] for run in runs}
 
 
 def test_a_share_has_an_interval():
@@ -147,6 +201,40 @@ def test_a_tool_whose_process_ends_early_is_an_error(tmp_path, monkeypatch):
 def test_a_tool_that_nobody_compares_is_refused(tmp_path):
     with pytest.raises(ValueError, match="tool must be one of gradtricks, detect_anomaly, torch_audit"):
         environments.make_environment("nothing", tmp_path)
+
+
+def test_a_tool_that_learns_gets_cases_with_twins(tmp_path, monkeypatch):
+    def run(command, **options):
+        names = [reports.Path(line[0]).name for line in reports.json.loads(options["input"])]
+        assert set(names) == {"faulty.py", "healthy.py"}
+        return SimpleNamespace(stdout="[]\n" * len(names), stderr="")
+
+    monkeypatch.setattr(comparing, "make_environment", lambda *_: "python")
+    monkeypatch.setattr(subprocess, "run", run)
+    told = comparing.run_tool("traincheck", "torch", [], tmp_path)
+    assert {"faulty forum_84911", "healthy hidden_kept, cured"} <= told.keys()
+
+
+def test_traincheck_learns_from_the_twin_with_the_next_seed(tmp_path, monkeypatch):
+    commands = []
+
+    def run(command, **_):
+        commands.append([reports.Path(command[0]).name, *command[1:]])
+        (tmp_path / "checked" / "target").mkdir(parents=True, exist_ok=True)
+        violated = {"relation_type": "Lead", "display_name": "step() leads zero_grad()"}
+        told = reports.json.dumps({"violations": [violated, violated]})
+        (tmp_path / "checked" / "target" / "violations_summary.json").write_text(told)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    (case,) = [each for each in reports.read_cases("torch") if each.name == "forum_84911"]
+    findings, ended = importlib.import_module("adapters.traincheck").examine(*case.faulty)
+    assert (findings, ended) == ([said("Lead", "step() leads zero_grad()")], "")
+    assert (tmp_path / "target.py").read_text() == reports.Path(case.faulty[0]).read_text()
+    assert "manual_seed(787)" in (tmp_path / "reference.py").read_text()
+    ran = [name for name, *_ in commands]
+    assert ran == ["traincheck-collect", "traincheck-infer", "traincheck-collect", "traincheck-check"]
+    assert all(each[3:5] == ["--models-to-track", "model_transfer"] for each in commands[::2])
 
 
 def test_an_environment_is_made_once(tmp_path, monkeypatch):
