@@ -471,6 +471,18 @@ def sigmoid_twice():
     return usual(model, loss=loss)
 
 
+@issue(
+    "https://github.com/hunglc007/tensorflow-yolov4-tflite/issues/369",
+    "penalty left out",
+    "tf.reduce_mean(losses)",
+    cure=("tf.add_n(model.losses)", "model(x))", "model(x)) + tf.add_n(model.losses)"),
+)
+def regularizers_without_a_penalty():
+    (x, y), l2 = data(), keras.regularizers.L2(0.01)
+    model = stacked(layers.Dense(16, "relu", kernel_regularizer=l2), layers.Dense(2, kernel_regularizer=l2))
+    return usual(model, loss=lambda: cross_entropy(y, model(x)))
+
+
 @fault("dead term", "argmax")
 def an_accuracy_in_the_loss():
     (x, y), model = data(), network()

@@ -43,6 +43,7 @@ IDS = {
     "broadcast": "GT501",
     "logits expected": "GT502",
     "loss of 0": "GT503",
+    "penalty left out": "GT505",
 }
 
 

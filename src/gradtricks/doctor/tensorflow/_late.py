@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gradtricks.doctor.late import Late
 from gradtricks.doctor.losses import Term
-from gradtricks.doctor.operations import Operation
+from gradtricks.doctor.operations import Operation, SourceLine
 from gradtricks.doctor.tensorflow._graph import array_of, tensor_of
 from gradtricks.doctor.tensorflow._listening import Recorder
 
@@ -25,7 +25,18 @@ class LateRecorder(Late, Recorder):
         self.starts.append(self.read(self.tensors[-1]))
 
     def values_of(self, tensor: tf.Tensor) -> Any:
-        return array_of(tensor)
+        # A handle, or a list of tensors, holds no numbers.
+        return np.empty(0) if tensor.dtype in (tf.resource, tf.variant) else array_of(tensor)
+
+    def assigned_from(self, tensors: Iterable[tf.Tensor]) -> dict[int, SourceLine | None]:
+        """Return the states of variables that were assigned what comes from some tensors, with the lines."""
+        carried = {self.numbers.get(tensor._id, 0) for tensor in tensors} - {0}
+        lines = dict[int, SourceLine | None]()
+        for operation in self.operations:
+            if carried.intersection(operation.inputs):
+                carried.update(operation.outputs)
+                lines |= {n: operation.place for n in operation.outputs if operation.reason == "assigned"}
+        return lines
 
     def roots(self) -> Iterable[int]:
         return self.starts

@@ -22,6 +22,7 @@ REMEDIES = {
     "dead term": "take a differentiable stand-in for what only counts: log probabilities for an accuracy",
     "broadcast": "give both the same shape: tf.squeeze(predictions, 1), or targets[:, None]",
     "logits expected": "give the loss what goes into the softmax or sigmoid",
+    "penalty left out": "add the penalties to the loss: loss += tf.add_n(model.losses)",
     "not registered": "make these layers attributes of a model, or freeze them: layer.trainable = False",
     "underflow": "keras.optimizers.LossScaleOptimizer(optimizer), and its scale_loss for the loss",
     "skipped updates": "mend what makes these gradients NaN or infinite; the scaling only leaves them out",
