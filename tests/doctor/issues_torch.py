@@ -194,13 +194,14 @@ def masked_rows_decay():
 
 
 def in_parts(model, loss, parts):
-    """A step that adds up the gradients of several parts."""
+    """A step that adds up the gradients of several parts, and clips them, for else Adam heeds no factor."""
     optimizer = AdamW(model.parameters())
 
     def step():
         optimizer.zero_grad()
         for part in parts:
             loss(part).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
     return step, model, optimizer
@@ -477,6 +478,20 @@ def many_moments():
         return 1e-6 * (hidden**2).mean()
 
     return usual(model, SGD(model.parameters(), lr=1e-9), loss)
+
+
+@fault("never zeroed", "backward()")
+def never_zeroed_by_hand():
+    x, y = data()
+    model = network()
+
+    def step():
+        functional.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+
+    return step, model, SGD(model.parameters(), lr=0.1)
 
 
 @fault("never updated", "backward()")

@@ -293,6 +293,38 @@ def test_a_healthy_script_says_so_and_keeps_its_errors(backend, tmp_path):
     assert (code, last) == ("    raise RuntimeError('of its own')", "RuntimeError: of its own")
 
 
+LEAVES = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.bonus = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(2))
+
+    def loss(self):
+        return (self.first(torch.ones(4, 2)) + self.bonus).square().mean()
+
+net, w = Net(), torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(10):
+    {step}
+"""
+STEPS = {
+    "optimizer.zero_grad(); net.loss().backward(); optimizer.step()": "3 updates watched, nothing found",
+    "w.square().sum().backward(); w = (w - w.grad).detach().requires_grad_()": "3 updates watched, nothing",
+    "w.square().sum().backward(); w.data -= 0.1 * w.grad; w.grad = None": "3 updates watched, nothing found",
+    "w.square().sum().backward(); w.data -= 0.1 * w.grad": "3 updates watched, 1 found\n1. never zeroed",
+    "w.square().sum().backward()": "0 updates watched, 1 found\n1. never updated",
+}
+
+
+@pytest.mark.parametrize(("step", "said"), STEPS.items(), ids=range(len(STEPS)))
+def test_weights_of_no_called_model_are_known_in_torch(in_torch, tmp_path, step, said):
+    path = tmp_path / "train.py"
+    path.write_text(LEAVES.format(step=step))
+    assert CliRunner().invoke(app, ["doctor", str(path)]).stdout.startswith(said)
+
+
 ENDS = {
     "raise ValueError('of its own')": (3, "ValueError: of its own"),
     "assert not model, 'of its own'": (3, "AssertionError: of its own"),

@@ -343,6 +343,42 @@ def gradients_edited_in_place():
 
 
 @training
+def only_the_last_layer_is_given():
+    torch.manual_seed(0)
+    model = Cnn()
+    return usual(model, torch.optim.SGD(model.last.parameters(), lr=0.1))
+
+
+@training
+def parts_are_added_up_for_adam():
+    torch.manual_seed(0)
+    model, (x, y) = nn.Linear(4, 2), (torch.randn(16, 4), torch.arange(16) % 2)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        for rows in torch.arange(16).split(4):
+            functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@training
+def updates_by_hand():
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 1), torch.randn(16, 4)
+
+    def step():
+        model(x).pow(2).mean().backward()
+        for p in model.parameters():
+            p.data = p.data - 0.1 * p.grad
+            p.grad.data.zero_()
+
+    return step, model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@training
 def odds_and_ends():
     torch.manual_seed(0)
     model = Rnn()

@@ -125,9 +125,8 @@ def zero_everywhere(history: History) -> Iterator[Cause]:
 
 def held_wrongly(history: History) -> Iterator[Cause]:
     """Parameters that the optimizer doesn't hold, or holds twice."""
-    reached = [name for name in history.trainable if name in history.reached]
-    missing = tuple(name for name in reached if not history.held.get(name))
-    if missing and history.held:
+    missing = tuple(name for name in _forgotten(history) if name in history.reached)
+    if missing:
         seen = "a gradient arrives, and no optimizer holds the parameter"
         if history.unknown:
             seen += f"; one holds {len(history.unknown)} that aren't the model's (any more)"
@@ -140,6 +139,14 @@ def held_wrongly(history: History) -> Iterator[Cause]:
     if twice:
         seen = "one optimizer holds the parameter more than once, and updates it as often"
         yield Cause("twice in the optimizer", tuple(twice), seen, None)
+
+
+def _forgotten(history: History) -> list[str]:
+    """Return what no optimizer holds, and nobody leaves out on purpose, as one does with the first layers."""
+    held = [name for name in history.trainable if history.held.get(name)]
+    begin = history.trainable.index(held[0]) if held and not history.unknown else 0
+    missing = [name for name in history.trainable[begin:] if not history.held.get(name)]
+    return missing if history.held else []
 
 
 def never_updated(history: History) -> Iterator[Cause]:

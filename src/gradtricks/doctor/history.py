@@ -60,6 +60,7 @@ class Update:
     weights: list[Weight]  # those that the optimizer holds, as often as it holds them
     rate: float  # the largest learning rate
     place: SourceLine | None = None
+    invariant: bool = False  # whether gradients that are all twice as large would give the same
 
 
 @dataclass

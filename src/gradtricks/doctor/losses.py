@@ -39,13 +39,15 @@ def as_event(terms: list[Term], place: SourceLine | None, reached: tuple[str, ..
 def parts(history: History) -> Iterator[Cause]:
     """Parts of a batch whose gradients don't add up to that of the batch."""
     passes: list[Event] = []
+    clipped = history.first("clip") is not None
+    invariant = not clipped and all(update.invariant for update in history.updates)
     for event in history.events:
         if event.kind == "backward":
             passes.append(event)
         elif event.kind in ("update", "skip", "reset"):
             # What gradients that are reset or skipped were for isn't known.
             cause = _of_parts(passes) if event.kind == "update" else None
-            if cause:
+            if cause and not (invariant and cause.kind == "parts not averaged"):
                 yield cause
                 return
             passes = []

@@ -11,6 +11,8 @@ from gradtricks.doctor.torch._graph import memory_of, statuses_of, tensors_of, v
 
 # These bound a gradient, and make no zeros of it.
 _BOUNDS = ("clamp_", "clamp_min_", "clamp_max_", "_foreach_clamp_min_", "_foreach_clamp_max_")
+_INVARIANT = (torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.RMSprop)
+_INVARIANT += (torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop)
 _SCALES = ("_foreach_mul_", "div_", "_foreach_div_")
 
 
@@ -124,7 +126,8 @@ class Updates:
             kept = kept.clone() if kept is not None and weight.masked else kept
             self.weights[parameter] = weight, parameter.detach().clone(), kept
         weights = [self.weights[p][0] for p in held]
-        self.history.updates.append(Update(weights, max(rates, default=0.0), place))
+        invariant = isinstance(optimizer, _INVARIANT)
+        self.history.updates.append(Update(weights, max(rates, default=0.0), place, invariant))
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, (weight, before, gradient) in self.weights.items():

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from gradtricks.doctor.operations import BAD, SourceLine, calling_line
 from gradtricks.doctor.recording import replaced
 from gradtricks.doctor.reports import GradientReport
+from gradtricks.doctor.torch._by_hand import ByHand
 from gradtricks.doctor.torch._graph import (
     FREED,
     is_floating,
@@ -43,8 +44,10 @@ class Watch(Watching, TorchFunctionMode):
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int = 0) -> None:
         super().__init__(limit)
         self.deaf, self.stepping, self.failed = 0, 0, False
+        self.strangers: dict[torch.Tensor, SourceLine | None] = {}  # parameters of no model, and their use
         self.names: dict[torch.Tensor, str] = {}
         self.updates, self.layers = Updates(self.history, self.names), Layers(self)
+        self.by_hand = ByHand()
         for optimizer in optimizers:
             self.updates.meet(optimizer)
         self.begin()
@@ -61,7 +64,7 @@ class Watch(Watching, TorchFunctionMode):
 
     def begin(self) -> None:
         """Forget the operations of the update before."""
-        self.recorder = LateRecorder(list(self.names))
+        self.recorder, self.num_passed = LateRecorder(list(self.names)), 0
         self.layers.begin()
         self.silent, self.scaled = [], []
 
@@ -100,6 +103,12 @@ class Watch(Watching, TorchFunctionMode):
         meant = isinstance(error, EnoughSeen) or (self.failed and isinstance(error, RuntimeError))
         self.look_back(None if meant else error)
         self.end_step()
+        held = {id(p) for optimizer in self.updates.optimizers for p in parameters_of(optimizer)}
+        unheld = {
+            each: p for each, p in self.strangers.items() if each not in self.names and id(each) not in held
+        }
+        self.history.unregistered += filter(None, unheld.values())
+        self.by_hand.end(self.history)
         return meant
 
     def end_step(self) -> None:
@@ -144,6 +153,7 @@ class Watch(Watching, TorchFunctionMode):
             place, error = calling_line(), ""
             self.deaf = 1
             try:
+                self.by_hand.before_pass(place)
                 if self.updates.before_backward():
                     self.note("reset", place=place)
                 # With inputs, nobody says which nodes the engine asks.
@@ -161,12 +171,17 @@ class Watch(Watching, TorchFunctionMode):
                 if options.get("accumulate_grad", False):
                     self.note_backward(list(outputs), place, self.updates.reached())
                     self.layers.look(outputs[0])
-                    self.find_unregistered()
+                    tensors = self.read_since_a_pass()
+                    self.find_strangers(tensors)
+                    if not (self.history.updates or self.history.skips):
+                        self.by_hand.after_pass(tensors)
                 else:
                     self.note_grad(inputs or (), found, place)
             finally:
                 self.look(outputs, place, error)
                 self.deaf = 0
+            if self.limit and self.by_hand.updates >= self.limit:
+                raise EnoughSeen
             return found
 
         return run
@@ -203,20 +218,19 @@ class Watch(Watching, TorchFunctionMode):
         if normalized and any(len(tensor) > 1 for tensor in samples):
             self.note("coupled", place=place, subjects=tuple(dict.fromkeys(normalized)))
 
-    def find_unregistered(self) -> None:
-        """Note where parameters are used that get a gradient, and that nobody knows."""
-        known = {id(p) for optimizer in self.updates.optimizers for p in parameters_of(optimizer)}
-        unknown = {
-            state.number
-            for state in self.recorder.states.values()
-            if isinstance(state.tensor, torch.nn.Parameter)
-            and state.tensor.grad is not None
-            and state.tensor not in self.names
-            and id(state.tensor) not in known
-        }
-        if unknown and not self.history.unregistered:
-            places = {n: o.place for o in self.recorder.operations for n in unknown.intersection(o.inputs)}
-            self.history.unregistered += [place for place in places.values() if place]
+    def read_since_a_pass(self) -> list[torch.Tensor]:
+        """Return the tensors that operations have read since the backward pass before."""
+        read = {number for o in self.recorder.operations[self.num_passed :] for number in o.inputs}
+        self.num_passed = len(self.recorder.operations)
+        return [state.tensor for state in self.recorder.states.values() if state.number in read]
+
+    def find_strangers(self, tensors: list[torch.Tensor]) -> None:
+        """Find parameters that get a gradient, and that no model is known to have."""
+        for each in tensors:
+            if isinstance(each, torch.nn.Parameter) and each.grad is not None and each not in self.names:
+                number = self.recorder.read(each)
+                uses = [o.place for o in self.recorder.operations if number in o.inputs]
+                self.strangers.setdefault(each, uses[-1] if uses else None)
 
     def note_clip(self, gradients: Any, *options: Any) -> None:
         self.note("clip", size=len(gradients))
@@ -249,6 +263,7 @@ class Watch(Watching, TorchFunctionMode):
         self.skipping = skipped is not None and bool(skipped)
         if not self.skipping:
             self.updates.before(optimizer, calling_line())
+            self.by_hand = ByHand()
         self.deaf -= closure  # what a closure runs is the user's
         self.closed = closure
 
