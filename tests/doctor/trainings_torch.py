@@ -379,6 +379,39 @@ def updates_by_hand():
 
 
 @training
+def clipped_and_evaluated_as_one_should():
+    torch.manual_seed(0)
+    nets = [nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1), nn.Linear(3, 3)) for _ in range(2)]
+    cell, x, y = nn.RNNCell(4, 3), torch.randn(8, 4), torch.arange(8) % 3
+    optimizers = [torch.optim.SGD([*net.parameters(), *cell.parameters()], lr=0.1) for net in nets]
+
+    def step():
+        for net, optimizer in zip(nets, optimizers):
+            optimizer.zero_grad()
+            hidden = None
+            for _ in range(3):
+                hidden = cell(x, hidden)
+            weights = net[0].weight - net[0].weight.mean()  # of weights, the same for all samples
+            logits = net(x) - net(x).mean(1, keepdim=True) + hidden + x @ weights.T
+            rewards = y.float()
+            advantage = (rewards - rewards.mean()) / rewards.std()
+            log_p = functional.log_softmax(logits, 1)
+            loss = functional.nll_loss(log_p, y) + functional.kl_div(
+                log_p, logits.softmax(1).detach(), reduction="batchmean"
+            )
+            (loss + (advantage * log_p[:, 0]).mean()).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+        nets[0].eval()
+        nets[0](x)  # with a graph, and for no loss
+        with torch.no_grad():
+            nets[0](x)
+        nets[0].train()
+
+    return step, [*nets, cell], optimizers
+
+
+@training
 def odds_and_ends():
     torch.manual_seed(0)
     model = Rnn()

@@ -26,6 +26,8 @@ class Weight:
     drifted: bool = False  # whether an element without a gradient changed
     masked: SourceLine | None = None  # where the user's code edited the gradient
     leftover: bool = False  # whether the gradient still held that of the update before
+    frozen: SourceLine | None = None  # where it was told to want no gradient
+    emptied: SourceLine | None = None  # where its gradient was reset after the backward pass
     lost: float = 0.0  # share of the gradient's elements that float16 made 0
 
     def look_for_underflow(self, gradient: Any) -> None:
@@ -75,8 +77,10 @@ class Event:
     share: float = 1.0  # of a backward pass, what these weights add up to: 1 for a mean
     cancels: bool = False  # of a backward pass, whether what its loss adds up cancels
     unused: bool = False  # of a clip, whether an update took what it was given, and not what it returned
-    # Names of layers; of a backward pass, of the parameters that it reached; of a skipped update, of those
-    # whose gradient isn't finite whatever the loss is multiplied by.
+    source: SourceLine | None = None  # of a backward pass, where its loss was computed
+    # Names of layers; of a backward pass, of the parameters that it reached, with an empty one for others; of
+    # a clip or an update, of those that it was given; of a skipped update, of those whose gradient isn't
+    # finite whatever the loss is multiplied by.
     subjects: tuple[str, ...] = ()
 
 

@@ -61,10 +61,10 @@ def _of_parts(passes: list[Event]) -> Cause | None:
     if all(math.isclose(share, 1, rel_tol=_ALIKE) for share in shares):
         several = len(passes)
         seen = f"the means of {several} parts were added up: {several} times the gradient of their mean"
-        return Cause("parts not averaged", (), seen, passes[0].place)
+        return Cause("parts not averaged", (), seen, passes[0].source or passes[0].place)
     if len(set(sizes)) > 1 and math.isclose(min(shares), max(shares), rel_tol=_ALIKE):
         seen = f"means over {', '.join(map(str, sizes))} elements were given the same weight"
-        return Cause("parts of unequal weight", (), seen, passes[0].place)
+        return Cause("parts of unequal weight", (), seen, passes[0].source or passes[0].place)
     return None
 
 

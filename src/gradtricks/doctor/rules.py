@@ -22,6 +22,7 @@ IDS = {
     "rounded away": "GT206",
     "vanishing": "GT207",
     "exploding": "GT208",
+    "spread of one": "GT209",
     "not in the optimizer": "GT301",
     "not registered": "GT302",
     "twice in the optimizer": "GT303",
@@ -33,6 +34,8 @@ IDS = {
     "clip unused": "GT309",
     "clip after the update": "GT310",
     "clip before unscaling": "GT311",
+    "nothing to update": "GT312",
+    "zeroed too early": "GT313",
     "training in evaluation mode": "GT401",
     "evaluation in training mode": "GT402",
     "coupled samples": "GT403",
@@ -40,9 +43,11 @@ IDS = {
     "padding not 0": "GT405",
     "parts not averaged": "GT406",
     "parts of unequal weight": "GT407",
+    "state not carried": "GT408",
     "broadcast": "GT501",
     "logits expected": "GT502",
     "loss of 0": "GT503",
+    "log-probabilities expected": "GT504",
 }
 
 

@@ -14,6 +14,7 @@ class ByHand:
 
     def __init__(self) -> None:
         self.leaves: dict[torch.Tensor, tuple[torch.Tensor, torch.Tensor]] = {}  # values and gradient
+        self.given: dict[torch.Tensor, torch.Tensor] = {}  # gradients before a pass
         self.updates = 0
         self.unzeroed: SourceLine | None = None  # where a gradient was added to one that had been used
 
@@ -25,9 +26,13 @@ class ByHand:
         if any(bool(gradient.any()) and torch.equal(gradient, before) for gradient, before in used):
             self.unzeroed = self.unzeroed or place
 
-    def after_pass(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Keep the leaves among the tensors that were read since the pass before."""
-        found = {t: t.grad for t in tensors if t.is_leaf and t.requires_grad and t.grad is not None}
+        self.given = {p: p.grad.clone() for p in self.leaves if p.grad is not None}
+
+    def after_pass(self, leaves: Iterable[torch.Tensor]) -> None:
+        """Keep those leaves to which the pass has brought a gradient."""
+        given = self.given
+        gradients = {p: p.grad for p in leaves if p.grad is not None}
+        found = {p: g for p, g in gradients.items() if not (p in given and torch.equal(given[p], g))}
         self.updates += bool(found and self.leaves) and self.leaves.keys().isdisjoint(found)  # made anew
         self.leaves = {p: (p.detach().clone(), gradient.clone()) for p, gradient in found.items()}
 

@@ -11,8 +11,16 @@ from gradtricks.doctor.torch._graph import memory_of, statuses_of, tensors_of, v
 
 # These bound a gradient, and make no zeros of it.
 _BOUNDS = ("clamp_", "clamp_min_", "clamp_max_", "_foreach_clamp_min_", "_foreach_clamp_max_")
-_INVARIANT = (torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.RMSprop)
-_INVARIANT += (torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop)
+_INVARIANT: tuple[type[torch.optim.Optimizer], ...] = (
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+)
 _SCALES = ("_foreach_mul_", "div_", "_foreach_div_")
 
 
@@ -27,6 +35,10 @@ class Updates:
         self.before_pass: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
         self.again: set[torch.Tensor] = set()  # parameters that another backward pass has reached since
         self.edits: dict[torch.Tensor, SourceLine | None] = {}
+        self.frozen: dict[
+            torch.Tensor, SourceLine | None
+        ] = {}  # where it was said whether it wants a gradient
+        self.emptied: SourceLine | None = None  # where gradients were reset that no update had used
         self.weights: dict[torch.Tensor, tuple[Weight, torch.Tensor, torch.Tensor | None]] = {}
 
     def meet(self, optimizer: torch.optim.Optimizer) -> None:
@@ -66,7 +78,9 @@ class Updates:
             return
         if short in _BOUNDS:
             if not events or events[-1].kind != "clip" or events[-1].place != place:
-                events.append(Event("clip", place, len(edited)))
+                events.append(
+                    Event("clip", place, len(edited), subjects=tuple(self.names[p] for p in edited))
+                )
             return
         # Only what makes zeros that weren't there before is a mask.
         self.edits |= {p: place for p, had in edited.items() if bool((had & (p.grad == 0)).any())}
@@ -118,7 +132,10 @@ class Updates:
                 size,
                 masked=self.edits.get(parameter),
                 leftover=parameter in self.again,
+                frozen=self.frozen.get(parameter),
             )
+            if status in ("none", "zero everywhere") and self.sizes.get(parameter) and not weight.masked:
+                weight.emptied = self.emptied
             kept = gradient if gradient is not None and not gradient.is_sparse else None
             if kept is not None and status == "fine" and 0 < size < SMALL:
                 weight.look_for_underflow(kept.detach())
@@ -135,8 +152,18 @@ class Updates:
             if parameter.grad is not None:
                 self.kept[parameter] = parameter.grad, parameter.grad._version
         self.again -= self.weights.keys()
-        self.edits = {}
+        self.edits, self.emptied = {}, None
         self.weights = {}
+
+    def note_zeroing(self, place: SourceLine | None) -> None:
+        """Note that gradients are reset, if no update has used those of the last backward pass."""
+        kinds = [event.kind for event in self.history.events if event.kind in ("backward", "update", "skip")]
+        self.emptied = place if kinds[-1:] == ["backward"] else None
+
+    def note_freezing(self, args: Any, place: SourceLine | None) -> None:
+        """Note that a parameter is told whether it wants a gradient."""
+        if isinstance(args[0], torch.nn.Parameter):
+            self.frozen[args[0]] = place
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -27,6 +27,7 @@ from gradtricks.doctor.torch._graph import (
 from gradtricks.doctor.torch._late import LateRecorder
 from gradtricks.doctor.torch._layers import Layers
 from gradtricks.doctor.torch._scalers import on_scale, on_step
+from gradtricks.doctor.torch._strangers import Strangers
 from gradtricks.doctor.torch._updates import Updates, parameters_of
 from gradtricks.doctor.torch.tracing import eagerly, explained
 from gradtricks.doctor.watching import EnoughSeen, Watching
@@ -40,11 +41,12 @@ class Watch(Watching, TorchFunctionMode):
     """Watches what a training does: its operations, backward passes, clips, modes and updates."""
 
     recorder: LateRecorder
+    patience_s = 20.0
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int = 0) -> None:
         super().__init__(limit)
         self.deaf, self.stepping, self.failed = 0, 0, False
-        self.strangers: dict[torch.Tensor, SourceLine | None] = {}  # parameters of no model, and their use
+        self.strangers, self.constants = Strangers(), set[float]()
         self.names: dict[torch.Tensor, str] = {}
         self.updates, self.layers = Updates(self.history, self.names), Layers(self)
         self.by_hand = ByHand()
@@ -64,7 +66,8 @@ class Watch(Watching, TorchFunctionMode):
 
     def begin(self) -> None:
         """Forget the operations of the update before."""
-        self.recorder, self.num_passed = LateRecorder(list(self.names)), 0
+        self.recorder = LateRecorder(list(self.names))
+        self.recorder.constants = self.constants
         self.layers.begin()
         self.silent, self.scaled = [], []
 
@@ -86,6 +89,8 @@ class Watch(Watching, TorchFunctionMode):
             (scaler, "unscale_", self.note_unscaling),
         ):
             self.stack.enter_context(replaced(owner, name, self.unheard(getattr(owner, name), note)))
+        for resets in (torch.optim.Optimizer, torch.nn.Module):
+            self.stack.enter_context(replaced(resets, "zero_grad", self.on_zeroing(resets.zero_grad)))
         for owner, name, heard in self.layers.stand_ins():
             self.stack.enter_context(replaced(owner, name, heard))
         self.stack.enter_context(replaced(scaler, "scale", on_scale(self, scaler.scale)))
@@ -103,11 +108,8 @@ class Watch(Watching, TorchFunctionMode):
         meant = isinstance(error, EnoughSeen) or (self.failed and isinstance(error, RuntimeError))
         self.look_back(None if meant else error)
         self.end_step()
-        held = {id(p) for optimizer in self.updates.optimizers for p in parameters_of(optimizer)}
-        unheld = {
-            each: p for each, p in self.strangers.items() if each not in self.names and id(each) not in held
-        }
-        self.history.unregistered += filter(None, unheld.values())
+        held = {p for optimizer in self.updates.optimizers for p in parameters_of(optimizer)}
+        self.history.unregistered += self.strangers.places(held.union(self.names))
         self.by_hand.end(self.history)
         return meant
 
@@ -120,6 +122,8 @@ class Watch(Watching, TorchFunctionMode):
         short = getattr(func, "__name__", "")
         if self.deaf or (short == "__get__" and getattr(func.__self__, "__name__", "") in _PLAIN):
             return func(*args, **(kwargs or {}))
+        if short == "requires_grad_" or getattr(func, "__self__", None) is torch.Tensor.requires_grad:
+            self.updates.note_freezing(args, calling_line())
         in_place = short.endswith("_") and short[:2] != "__" and short not in _ADDING
         in_place = in_place or short in ("__setitem__", "__imul__")
         edited = self.updates.before_edit(args) if in_place else {}
@@ -141,6 +145,15 @@ class Watch(Watching, TorchFunctionMode):
                 self.deaf -= 1
 
         return run
+
+    def on_zeroing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what resets gradients."""
+
+        def zero_grad(owner: Any, *args: Any, **options: Any) -> Any:
+            self.updates.note_zeroing(calling_line())
+            return original(owner, *args, **options)
+
+        return zero_grad
 
     def on_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs the engine of autograd."""
@@ -169,18 +182,20 @@ class Watch(Watching, TorchFunctionMode):
                 raise
             else:
                 if options.get("accumulate_grad", False):
-                    self.note_backward(list(outputs), place, self.updates.reached())
+                    read = self.recorder.leaves_read()
+                    others = self.strangers.find(read, self.names, self.recorder)
+                    self.note_backward(list(outputs), place, self.updates.reached() + ("",) * bool(others))
+                    maker = self.recorder.makers().get(self.recorder.read(outputs[0]))
+                    self.history.events[-1].source = maker.place if maker else None
                     self.layers.look(outputs[0])
-                    tensors = self.read_since_a_pass()
-                    self.find_strangers(tensors)
                     if not (self.history.updates or self.history.skips):
-                        self.by_hand.after_pass(tensors)
+                        self.by_hand.after_pass(read)
                 else:
                     self.note_grad(inputs or (), found, place)
             finally:
                 self.look(outputs, place, error)
                 self.deaf = 0
-            if self.limit and self.by_hand.updates >= self.limit:
+            if self.limit and self.by_hand.updates and self.has_seen_enough(self.by_hand.updates):
                 raise EnoughSeen
             return found
 
@@ -218,22 +233,10 @@ class Watch(Watching, TorchFunctionMode):
         if normalized and any(len(tensor) > 1 for tensor in samples):
             self.note("coupled", place=place, subjects=tuple(dict.fromkeys(normalized)))
 
-    def read_since_a_pass(self) -> list[torch.Tensor]:
-        """Return the tensors that operations have read since the backward pass before."""
-        read = {number for o in self.recorder.operations[self.num_passed :] for number in o.inputs}
-        self.num_passed = len(self.recorder.operations)
-        return [state.tensor for state in self.recorder.states.values() if state.number in read]
-
-    def find_strangers(self, tensors: list[torch.Tensor]) -> None:
-        """Find parameters that get a gradient, and that no model is known to have."""
-        for each in tensors:
-            if isinstance(each, torch.nn.Parameter) and each.grad is not None and each not in self.names:
-                number = self.recorder.read(each)
-                uses = [o.place for o in self.recorder.operations if number in o.inputs]
-                self.strangers.setdefault(each, uses[-1] if uses else None)
-
     def note_clip(self, gradients: Any, *options: Any) -> None:
-        self.note("clip", size=len(gradients))
+        names = {id(p.grad): name for p, name in self.names.items() if p.grad is not None}
+        given = tuple(names[id(each)] for each in gradients if id(each) in names)
+        self.note("clip", size=len(gradients), subjects=given)
 
     def note_unscaling(self, scaler: Any, *optimizer: Any) -> None:
         """Note that the scaling of the loss is undone."""
@@ -279,7 +282,9 @@ class Watch(Watching, TorchFunctionMode):
         if self.skipping:
             self.skip(optimizer)
             return
-        self.note("update", place=self.history.updates[-1].place)
+        update = self.history.updates[-1]
+        given = tuple(weight.name for weight in update.weights if weight.gradient != "none")
+        self.note("update", place=update.place, subjects=given)
         if not self.history.chain:
             matrices = {p: name for p, name in self.names.items() if p.ndim > 1}
             sizes = self.updates.sizes
