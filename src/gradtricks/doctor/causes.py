@@ -8,7 +8,7 @@ from gradtricks.doctor.losses import cancelled, parts
 from gradtricks.doctor.operations import BAD
 from gradtricks.doctor.patterns import PRODUCTS
 from gradtricks.doctor.reports import Cause, Finding, InputReport
-from gradtricks.doctor.sizes import lost_to_float16, steep, still, underflow
+from gradtricks.doctor.sizes import alike, dying, lost_to_float16, steep, still, underflow
 
 
 def frozen(history: History) -> Iterator[Cause]:
@@ -236,6 +236,8 @@ CAUSES: tuple[Callable[[History], Iterator[Cause]], ...] = (
     clipped_wrongly,
     frozen_moves,
     still,
+    dying,
+    alike,
     always,
     parts,
     steep,

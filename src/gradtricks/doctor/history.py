@@ -28,6 +28,7 @@ class Weight:
     leftover: bool = False  # whether the gradient still held that of the update before
     frozen: SourceLine | None = None  # where it was told to want no gradient
     emptied: SourceLine | None = None  # where its gradient was reset after the backward pass
+    alike: bool = False  # whether its rows are all the same, and so are their gradients
     lost: float = 0.0  # share of the gradient's elements that float16 made 0
 
     def look_for_underflow(self, gradient: Any) -> None:
@@ -121,6 +122,7 @@ class History:
     chain: dict[str, float] = field(default_factory=dict)  # largest gradients in weights that follow another
     moments: list[float] = field(default_factory=list)  # the same for uses of one weight
     chained: SourceLine | None = None  # where those uses are
+    schedule: SourceLine | None = None  # where a schedule has set the rates
     told: list[Cause] = field(default_factory=list)  # causes that were plain when they were seen
     stopped: bool = False  # whether the program failed, so that what it didn't come to says nothing
 

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import resolve_name
 
 from gradtricks.doctor.history import Event
 from gradtricks.doctor.operations import SourceLine, calling_line
@@ -36,6 +37,7 @@ class Layers:
 
     def stand_ins(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         """Yield the functions to replace, and what with."""
+        resolve_name(functional.scaled_dot_product_attention)  # learns all names before any is replaced
         yield torch.nn.Module, "train", self.on_train(torch.nn.Module.train)
         for name in _DROPOUTS:
             yield functional, name, self.on_dropout(getattr(functional, name))

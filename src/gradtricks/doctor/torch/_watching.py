@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradtricks.doctor.operations import BAD, SourceLine, calling_line
 from gradtricks.doctor.recording import replaced
-from gradtricks.doctor.reports import GradientReport
+from gradtricks.doctor.reports import Cause, GradientReport
 from gradtricks.doctor.torch._by_hand import ByHand
 from gradtricks.doctor.torch._graph import (
     FREED,
@@ -46,6 +46,7 @@ class Watch(Watching, TorchFunctionMode):
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int = 0) -> None:
         super().__init__(limit)
         self.deaf, self.stepping, self.failed = 0, 0, False
+        self.scaled_pass = False  # whether the last backward pass was of a scaled loss, and is that still
         self.strangers, self.constants = Strangers(), set[float]()
         self.names: dict[torch.Tensor, str] = {}
         self.updates, self.layers = Updates(self.history, self.names), Layers(self)
@@ -89,9 +90,7 @@ class Watch(Watching, TorchFunctionMode):
             (scaler, "unscale_", self.note_unscaling),
         ):
             self.stack.enter_context(replaced(owner, name, self.unheard(getattr(owner, name), note)))
-        for resets in (torch.optim.Optimizer, torch.nn.Module):
-            self.stack.enter_context(replaced(resets, "zero_grad", self.on_zeroing(resets.zero_grad)))
-        for owner, name, heard in self.layers.stand_ins():
+        for owner, name, heard in (*self.layers.stand_ins(), *self.updates.stand_ins()):
             self.stack.enter_context(replaced(owner, name, heard))
         self.stack.enter_context(replaced(scaler, "scale", on_scale(self, scaler.scale)))
         self.stack.enter_context(replaced(scaler, "step", on_step(self, scaler.step)))
@@ -146,15 +145,6 @@ class Watch(Watching, TorchFunctionMode):
 
         return run
 
-    def on_zeroing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what resets gradients."""
-
-        def zero_grad(owner: Any, *args: Any, **options: Any) -> Any:
-            self.updates.note_zeroing(calling_line())
-            return original(owner, *args, **options)
-
-        return zero_grad
-
     def on_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs the engine of autograd."""
 
@@ -206,6 +196,7 @@ class Watch(Watching, TorchFunctionMode):
         statuses = dict(zip(gradients, statuses_of(list(gradients.values()))))
         self.updates.after_backward(statuses)
         losses = self.as_it_was(list(outputs))
+        self.scaled_pass = any(loss is not output for loss, output in zip(losses, outputs))
         loss = "fine" if error else next((s for s in map(status_of, losses) if s in BAD), "fine")
         named = {self.names[p]: status for p, (status, _) in statuses.items()}
         self.judge(named, losses, loss, place, error)
@@ -240,6 +231,7 @@ class Watch(Watching, TorchFunctionMode):
 
     def note_unscaling(self, scaler: Any, *optimizer: Any) -> None:
         """Note that the scaling of the loss is undone."""
+        self.scaled_pass = False
         if scaler.is_enabled() and scaler.get_scale() != 1:
             self.note("unscale")
 
@@ -264,6 +256,10 @@ class Watch(Watching, TorchFunctionMode):
         if scale is not None and scale != 1:
             self.note("unscale")
         self.skipping = skipped is not None and bool(skipped)
+        if self.scaled_pass:
+            self.scaled_pass = False
+            seen = "the optimizer took gradients of a scaled loss, and nobody had undone the scaling"
+            self.history.tell(Cause("scaled gradients used", (), seen, calling_line()))
         if not self.skipping:
             self.updates.before(optimizer, calling_line())
             self.by_hand = ByHand()
