@@ -399,6 +399,7 @@ def clipped_and_evaluated_as_one_should():
             loss = functional.nll_loss(log_p, y) + functional.kl_div(
                 log_p, logits.softmax(1).detach(), reduction="batchmean"
             )
+            loss = loss + functional.nll_loss(logits - logits.logsumexp(1, keepdim=True), y)
             (loss + (advantage * log_p[:, 0]).mean()).backward()
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()

@@ -28,12 +28,15 @@ class Watching:
     recorder: Late
     patience_s = 0.0  # how long a program is watched for its evaluation, beyond a few updates
 
-    def __init__(self, limit: int) -> None:
+    most = _FEW  # updates of each optimizer that a program is watched for, unless it is told how many
+
+    def __init__(self, limit: int | None) -> None:
         super().__init__()
         self.began = time.monotonic()
         self.quiet: set[SourceLine | None] = set()  # lines that called a model without gradients, and trained
         self.evaluated = 0  # updates before the first such line that came later
-        self.limit = limit  # of updates by each optimizer, where a program is watched; or 0
+        # Of updates by each optimizer, where a program is watched; or 0.
+        self.limit, self.least = (self.most, _FEW) if limit is None else (limit, limit)
         self.depth = 0  # of calls of modules
         self.judged = 0  # backward passes that weren't well before the last update
         self.scaled: list[tuple[Any, Any]] = []  # losses that were, as they were before and after
@@ -87,7 +90,7 @@ class Watching:
             self.began = time.monotonic()
         in_time = time.monotonic() < self.began + self.patience_s
         goes_on = in_time and not (self.evaluated and made >= self.evaluated + 2 * num_optimizers)
-        return made >= (self.limit if goes_on else min(self.limit, _FEW)) * num_optimizers
+        return made >= (self.limit if goes_on else self.least) * num_optimizers
 
     def note_quiet(self, place: SourceLine | None) -> None:
         """Note that a line calls a model without gradients."""

@@ -146,12 +146,8 @@ class Layers:
         held = any(self.watch.updates.held(p) for p in module.parameters() if p.requires_grad)
         if touchy and wanted and held and not training and not module.training:
             event = Event("trained", line or called, subjects=names)
-            wanted[0].register_hook(lambda gradient: self.note_trained(event))
-
-    def note_trained(self, event: Event) -> None:
-        """Note that a gradient came to what a module made in evaluation mode."""
-        if not any(event is other for other in self.watch.history.events):
-            self.watch.history.events.append(event)
+            # An evaluation has a graph too where nobody turns it off, and no gradient comes there.
+            wanted[0].register_hook(lambda gradient: self.watch.history.events.append(event))
 
 
 def _wants_gradients(module: torch.nn.Module) -> bool:

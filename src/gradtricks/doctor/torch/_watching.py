@@ -41,9 +41,9 @@ class Watch(Watching, TorchFunctionMode):
     """Watches what a training does: its operations, backward passes, clips, modes and updates."""
 
     recorder: LateRecorder
-    patience_s = 20.0
+    patience_s, most = 20.0, 50
 
-    def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int = 0) -> None:
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int | None = 0) -> None:
         super().__init__(limit)
         self.deaf, self.stepping, self.failed = 0, 0, False
         self.scaled_pass = False  # whether the last backward pass was of a scaled loss, and is that still
