@@ -554,6 +554,7 @@ def test_passes_that_reach_nothing_held_are_told():
     known = {"held": {"w": 1}, "updates": updated(Weight("w", "float32"))}
     assert kinds(events=[lost] * 3, **known) == ("never updated",)
     assert kinds(events=[lost] * 2, **known) == ()  # its update may come
+    assert kinds(events=[lost] * 3, **known | {"held": {}}) == ()  # updated by hand
     assert kinds(events=[other] * 3, **known) == ()  # asked for the gradient of what is no weight
     assert kinds(events=[lost, lost, Event("backward", PLACE, subjects=("w",))], **known) == ()
 

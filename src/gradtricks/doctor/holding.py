@@ -43,7 +43,7 @@ def never_updated(history: History) -> Iterator[Cause]:
         seen = f"{len(passes)} backward passes, and no step of an optimizer"
         yield Cause("never updated", (), seen, passes[-1].place)
     held = {name for name, number in history.held.items() if number}
-    for place in dict.fromkeys(event.place for event in passes if history.updates):
+    for place in dict.fromkeys(event.place for event in passes if history.updates and held):
         reached = [event.subjects for event in passes if event.place == place]
         names = dict.fromkeys(name for subjects in reached for name in subjects)
         often = len(reached) >= _OFTEN and all(reached)
