@@ -102,7 +102,12 @@ def _spread_of_one(recorder: Late, operation: Operation) -> Iterator[Cause]:
     numbers = [n for n in (*operation.inputs[:1], *operation.outputs) if n in recorder.kept]
     if operation.short in ("std", "var") and len(numbers) == 2:
         sizes = [math.prod(recorder.kept[n].shape) for n in numbers]
-        if sizes[0] == sizes[1] and _is_zero(recorder, numbers[1]):
+        made = {numbers[1]}
+        made.update(n for o in recorder.operations if made.intersection(o.inputs) for n in o.outputs)
+        # What one element has its own mean subtracted from is 0 too, and may be divided by anything.
+        ends = {n for o in recorder.operations if made.intersection(o.inputs) for n in o.outputs}
+        widens = any(math.prod(recorder.kept[n].shape) > sizes[1] for n in ends if n in recorder.kept)
+        if sizes[0] == sizes[1] and widens and _is_zero(recorder, numbers[1]):
             seen = f"{operation.name} is taken of one element each, so it is 0 whatever that is"
             yield Cause("spread of one", (), seen, operation.place)
 
