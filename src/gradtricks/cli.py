@@ -133,7 +133,9 @@ def doctor(
     script: Annotated[
         Path | None, typer.Argument(help="A training script; what follows is given to it.")
     ] = None,
-    updates: Annotated[int, typer.Option(min=2, help="After how many of each optimizer to stop.")] = 3,
+    updates: Annotated[
+        int | None, typer.Option(min=2, help="How many of each optimizer to watch, if not what it takes.")
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0.1, help="Seconds after which the script is stopped in any case.")
     ] = None,
@@ -155,9 +157,10 @@ def doctor(
 ) -> None:
     """Run a training script for some updates; say what is wrong with its gradients, where, and what to do.
 
-    The script may use PyTorch or Keras with TensorFlow, and isn't changed. It is stopped after the updates,
-    so what it saves at the end isn't saved. Where it fails by itself, its error is shown, and what was found
-    until then.
+    The script may use PyTorch or Keras with TensorFlow, and isn't changed. It is stopped before its end, so
+    what it saves there isn't saved: after fifty updates of each optimizer; or after three and 20 seconds; or
+    two updates after its first evaluation. With TensorFlow it is stopped after three updates. Where it fails
+    by itself, its error is shown, and what was found until then.
 
     Exit codes: 0, nothing was found; 1, something was; 2, the command can't be carried out; 3, the script
     raised an error, or left with a code of its own though nothing was found; 4, it trains nothing; 124, it

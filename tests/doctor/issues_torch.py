@@ -194,19 +194,22 @@ def masked_rows_decay():
 
 
 def in_parts(model, loss, parts):
-    """A step that adds up the gradients of several parts."""
+    """A step that adds up the gradients of several parts, and clips them, for else Adam heeds no factor."""
     optimizer = AdamW(model.parameters())
 
     def step():
         optimizer.zero_grad()
         for part in parts:
             loss(part).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
     return step, model, optimizer
 
 
-@issue("https://github.com/huggingface/transformers/issues/24725", "parts of unequal weight", "backward()")
+@issue(
+    "https://github.com/huggingface/transformers/issues/24725", "parts of unequal weight", "cross_entropy("
+)
 def accumulated_means_of_unequal_length():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))
@@ -218,7 +221,7 @@ def accumulated_means_of_unequal_length():
     return in_parts(model, loss, samples)
 
 
-@issue("https://github.com/karpathy/nanoGPT/issues/206", "parts not averaged", "backward()")
+@issue("https://github.com/karpathy/nanoGPT/issues/206", "parts not averaged", "cross_entropy(")
 def accumulated_means_not_divided():
     x, y = data()
     model = network()
@@ -242,13 +245,16 @@ def where_around_exp():
     return usual(model, SGD(model.parameters(), lr=1e-4), loss)
 
 
-@issue("https://github.com/shubhamagarwal92/mmd/issues/14", "training in evaluation mode", "model(x)")
+@issue("https://github.com/shubhamagarwal92/mmd/issues/14", "training in evaluation mode", "model.eval()")
 def evaluation_mode_never_left():
     model = network(nn.Dropout(0.5))
-    model.eval()
-    with torch.no_grad():
-        model(data()[0])
-    return usual(model)
+
+    def validate():
+        model.eval()
+        with torch.no_grad():
+            model(data()[0])
+
+    return usual(model, after=validate)
 
 
 @issue(
@@ -477,6 +483,116 @@ def many_moments():
         return 1e-6 * (hidden**2).mean()
 
     return usual(model, SGD(model.parameters(), lr=1e-9), loss)
+
+
+@issue(
+    "https://github.com/huggingface/pytorch-image-models/pull/1978",
+    "evaluation in training mode",
+    "scaled_dot_product_attention(",
+)
+def attention_drops_in_evaluation():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project, self.last = nn.Linear(1, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            h = self.project(x.unsqueeze(-1))
+            h = functional.scaled_dot_product_attention(h, h, h, dropout_p=0.1)
+            return self.last(h.mean(1))
+
+    model = Net()
+
+    def validate():
+        model.eval()
+        with torch.no_grad():
+            model(data()[0])
+        model.train()
+
+    return usual(model, after=validate)
+
+
+@issue("https://github.com/tqjxlm/Simple-DQN-Pytorch/issues/1", "coupled samples", ".mean()")
+def advantages_averaged_over_the_batch():
+    x, y = data()
+    model = network()
+
+    def loss():
+        advantages = model(x)
+        values = advantages - advantages.mean()
+        return functional.mse_loss(values[torch.arange(16), y], x[:, 0])
+
+    return usual(model, loss=loss)
+
+
+@issue("https://github.com/pytorch/tutorials/pull/1644", "logits expected", "model(x)")
+def rectified_logits():
+    x, y = data()
+    model = nn.Sequential(network(), nn.ReLU())
+    return usual(model, loss=lambda: functional.cross_entropy(model(x), y))
+
+
+@issue(
+    "https://github.com/AnubhavGupta3377/Text-Classification-Models-Pytorch/issues/9",
+    "log-probabilities expected",
+    "nll_loss",
+)
+def probabilities_without_a_logarithm():
+    x, y = data()
+    model = network(nn.Identity())
+    return usual(model, loss=lambda: functional.nll_loss(model(x).softmax(1), y))
+
+
+@fault("log-probabilities expected", "nll_loss")
+def log_softmax_over_the_batch():
+    x, y = data()
+    model = network()
+    return usual(model, loss=lambda: functional.nll_loss(functional.log_softmax(model(x), 0), y))
+
+
+@issue("https://github.com/google-deepmind/open_spiel/pull/828", "clip unused", "clip_grad_norm_")
+def the_other_head_is_clipped():
+    x, y = data()
+    policy, value = nn.Linear(8, 2), nn.Linear(8, 1)
+    optimizers = [SGD(each.parameters(), lr=0.1) for each in (policy, value)]
+
+    def step():
+        for optimizer, loss in zip(
+            optimizers, (functional.cross_entropy(policy(x), y), value(x).square().mean())
+        ):
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(value.parameters(), 1.0) if value.weight.grad is not None else 0
+            optimizer.step()
+
+    return step, [policy, value], optimizers
+
+
+@issue("https://github.com/pytorch/examples/issues/88", "state not carried", "cell(")
+def each_step_begins_anew():
+    x, y = data()
+    first, cell, last = nn.Linear(8, 8), nn.GRUCell(4, 8), nn.Linear(8, 2)
+
+    def loss():
+        start = first(x)
+        states = [cell(part, start) for part in x.view(16, 2, 4).repeat(1, 2, 1).unbind(1)]
+        return functional.cross_entropy(last(sum(states)), y)
+
+    return usual(nn.ModuleList([first, cell, last]), loss=loss)
+
+
+@fault("never zeroed", "backward()")
+def never_zeroed_by_hand():
+    x, y = data()
+    model = network()
+
+    def step():
+        functional.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+
+    return step, model, SGD(model.parameters(), lr=0.1)
 
 
 @fault("never updated", "backward()")

@@ -293,6 +293,78 @@ def test_a_healthy_script_says_so_and_keeps_its_errors(backend, tmp_path):
     assert (code, last) == ("    raise RuntimeError('of its own')", "RuntimeError: of its own")
 
 
+LEAVES = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.bonus = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(2))
+
+    def loss(self):
+        return (self.first(torch.ones(4, 2)) + self.bonus).square().mean()
+
+net, w = Net(), torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(10):
+    {step}
+"""
+STEPS = {
+    "optimizer.zero_grad(); net.loss().backward(); optimizer.step()": "3 updates watched, nothing found",
+    "w.square().sum().backward(); w = (w - w.grad).detach().requires_grad_()": "3 updates watched, nothing",
+    "w.square().sum().backward(); w.data -= 0.1 * w.grad; w.grad = None": "3 updates watched, nothing found",
+    "w.square().sum().backward(); w.data -= 0.1 * w.grad": "3 updates watched, 1 found\n1. never zeroed",
+    "w.square().sum().backward()": "0 updates watched, 1 found\n1. never updated",
+}
+
+
+@pytest.mark.parametrize(("step", "said"), STEPS.items(), ids=range(len(STEPS)))
+def test_weights_of_no_called_model_are_known_in_torch(in_torch, tmp_path, step, said):
+    path = tmp_path / "train.py"
+    path.write_text(LEAVES.format(step=step))
+    assert CliRunner().invoke(app, ["doctor", "--updates", "3", str(path)]).stdout.startswith(said)
+
+
+LATER = """
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+def update():
+    optimizer.zero_grad()
+    model(torch.ones(4, 2)).square().mean().backward()
+    optimizer.step()
+
+for epoch in range(2):
+    for _ in range(10):
+        update()
+    {evaluate}
+    with torch.no_grad():
+        model(torch.ones(4, 2))
+"""
+EVALUATE = {
+    "pass": ("12 updates watched, 1 found\n1. evaluation in training", "model(torch"),
+    "model.eval()": ("12 updates watched, 1 found\n1. training in evaluation", "model.eval()"),
+    "model.eval(); model.train()": ("12 updates watched, 1 found\n1. evaluation in", "model.train()"),
+    "torch.nn.Dropout.forward = lambda self, x: (0 * x).log()": (
+        "12 updates watched, 2 found\n1. not f",
+        "lambda",
+    ),
+}
+
+
+@pytest.mark.parametrize(("evaluate", "said"), EVALUATE.items(), ids=range(len(EVALUATE)))
+def test_an_evaluation_and_what_follows_are_watched_in_torch(in_torch, tmp_path, monkeypatch, evaluate, said):
+    dropout = in_torch.framework.nn.Dropout
+    monkeypatch.setattr(dropout, "forward", dropout.forward)
+    path = tmp_path / "train.py"
+    path.write_text(LATER.format(evaluate=evaluate))
+    result = CliRunner().invoke(app, ["doctor", str(path)])
+    assert result.stdout.startswith(said[0])
+    assert said[1] in result.stdout
+
+
 ENDS = {
     "raise ValueError('of its own')": (3, "ValueError: of its own"),
     "assert not model, 'of its own'": (3, "AssertionError: of its own"),
@@ -346,7 +418,11 @@ def test_a_script_of_skipped_steps_is_left(backend, tmp_path):
     name = {"torch": "root_of_zero_under_a_scaler", "tensorflow": "norm_of_zero_under_a_scale"}[backend.name]
     result = looped(tmp_path, backend, name)
     assert result.exit_code == 1
-    assert "0 updates watched, 3 skipped by the scaling of the loss, 2 found\n1. not fin" in result.stdout
+    skipped = {"torch": 50, "tensorflow": 3}[backend.name]
+    assert (
+        f"0 updates watched, {skipped} skipped by the scaling of the loss, 2 found\n1. not fin"
+        in result.stdout
+    )
     assert "\n2. skipped updates [GT204]: " in result.stdout
     assert "seen: no update was made: gradients were NaN" in result.stdout
 
@@ -471,6 +547,35 @@ def test_parts_come_from_one_line_and_are_means():
     assert kinds(events=[*halves, parts[-1]], updates=updates) == ("parts of unequal weight",)
     two_losses = [Event("backward", SourceLine("train.py", 6, "step"), 4), *parts[1:]]
     assert kinds(events=two_losses, updates=updates) == ()
+
+
+def test_passes_that_reach_nothing_held_are_told():
+    lost, other = Event("backward", PLACE, subjects=("v",)), Event("backward", PLACE, subjects=("v", ""))
+    known = {"held": {"w": 1}, "updates": updated(Weight("w", "float32"))}
+    assert kinds(events=[lost] * 3, **known) == ("never updated",)
+    assert kinds(events=[lost] * 2, **known) == ()  # its update may come
+    assert kinds(events=[lost] * 3, **known | {"held": {}}) == ()  # updated by hand
+    assert kinds(events=[other] * 3, **known) == ()  # asked for the gradient of what is no weight
+    assert kinds(events=[lost, lost, Event("backward", PLACE, subjects=("w",))], **known) == ()
+
+
+def test_optimizers_without_a_gradient_are_told():
+    def given(**seen):
+        return updated(*[Weight("w", "float32", moved=None, **seen)] * 2)
+
+    assert kinds(updates=given(gradient="none", trainable=False)) == ("nothing to update",)
+    assert kinds(updates=given(gradient="none", emptied=PLACE)) == ("zeroed too early",)
+    assert kinds(updates=given(gradient="none")) == ()
+    assert kinds(updates=given(emptied=PLACE)[:1]) == ()
+
+
+def test_a_clip_belongs_to_some_update_before_the_next_pass():
+    clip, then = Event("clip", PLACE, 1, subjects=("v",)), Event("backward", PLACE, subjects=("w",))
+    used = [Event("update", PLACE, subjects=(name,)) for name in "wv"]
+    updates = updated(Weight("w", "float32"))
+    assert kinds(events=[clip, used[0], then], updates=updates) == ("clip unused",)
+    assert kinds(events=[clip, *used, then], updates=updates) == ()
+    assert kinds(events=[clip, used[0]], updates=updates) == ()  # more may follow
 
 
 def test_a_loss_must_be_0_each_time_to_be_told():

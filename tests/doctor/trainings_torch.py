@@ -343,6 +343,76 @@ def gradients_edited_in_place():
 
 
 @training
+def only_the_last_layer_is_given():
+    torch.manual_seed(0)
+    model = Cnn()
+    return usual(model, torch.optim.SGD(model.last.parameters(), lr=0.1))
+
+
+@training
+def parts_are_added_up_for_adam():
+    torch.manual_seed(0)
+    model, (x, y) = nn.Linear(4, 2), (torch.randn(16, 4), torch.arange(16) % 2)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        for rows in torch.arange(16).split(4):
+            functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@training
+def updates_by_hand():
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 1), torch.randn(16, 4)
+
+    def step():
+        model(x).pow(2).mean().backward()
+        for p in model.parameters():
+            p.data = p.data - 0.1 * p.grad
+            p.grad.data.zero_()
+
+    return step, model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@training
+def clipped_and_evaluated_as_one_should():
+    torch.manual_seed(0)
+    nets = [nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1), nn.Linear(3, 3)) for _ in range(2)]
+    cell, x, y = nn.RNNCell(4, 3), torch.randn(8, 4), torch.arange(8) % 3
+    optimizers = [torch.optim.SGD([*net.parameters(), *cell.parameters()], lr=0.1) for net in nets]
+
+    def step():
+        for net, optimizer in zip(nets, optimizers):
+            optimizer.zero_grad()
+            hidden = None
+            for _ in range(3):
+                hidden = cell(x, hidden)
+            weights = net[0].weight - net[0].weight.mean()  # of weights, the same for all samples
+            logits = net(x) - net(x).mean(1, keepdim=True) + hidden + x @ weights.T
+            rewards = y.float()
+            advantage = (rewards - rewards.mean()) / rewards.std()
+            log_p = functional.log_softmax(logits, 1)
+            loss = functional.nll_loss(log_p, y) + functional.kl_div(
+                log_p, logits.softmax(1).detach(), reduction="batchmean"
+            )
+            loss = loss + functional.nll_loss(logits - logits.logsumexp(1, keepdim=True), y)
+            (loss + (advantage * log_p[:, 0]).mean()).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+        nets[0].eval()
+        nets[0](x)  # with a graph, and for no loss
+        with torch.no_grad():
+            nets[0](x)
+        nets[0].train()
+
+    return step, [*nets, cell], optimizers
+
+
+@training
 def odds_and_ends():
     torch.manual_seed(0)
     model = Rnn()

@@ -1,14 +1,14 @@
 """One function for each thing that goes wrong with gradients; it yields the causes that a history shows."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from gradtricks.doctor.history import Event, History, Weight
+from gradtricks.doctor.holding import held_wrongly, idle, never_updated, never_zeroed
 from gradtricks.doctor.losses import cancelled, parts
 from gradtricks.doctor.operations import BAD
 from gradtricks.doctor.patterns import PRODUCTS
 from gradtricks.doctor.reports import Cause, Finding, InputReport
-from gradtricks.doctor.sizes import lost_to_float16, steep, still, underflow
+from gradtricks.doctor.sizes import alike, dying, lost_to_float16, steep, still, underflow
 
 
 def frozen(history: History) -> Iterator[Cause]:
@@ -123,42 +123,6 @@ def zero_everywhere(history: History) -> Iterator[Cause]:
             yield Cause(finding.reason, some, told, finding.place, remedy)
 
 
-def held_wrongly(history: History) -> Iterator[Cause]:
-    """Parameters that the optimizer doesn't hold, or holds twice."""
-    reached = [name for name in history.trainable if name in history.reached]
-    missing = tuple(name for name in reached if not history.held.get(name))
-    if missing and history.held:
-        seen = "a gradient arrives, and no optimizer holds the parameter"
-        if history.unknown:
-            seen += f"; one holds {len(history.unknown)} that aren't the model's (any more)"
-        yield Cause("not in the optimizer", missing, seen, None)
-    for place, number in Counter(history.unregistered).items():
-        seen = f"the loss depends on {number} parameters here that neither the model nor an optimizer knows"
-        yield Cause("not registered", (), seen, place)
-    counts = [Counter(weight.name for weight in update.weights) for update in history.updates]
-    twice = dict.fromkeys(name for count in counts for name, number in count.items() if number > 1)
-    if twice:
-        seen = "one optimizer holds the parameter more than once, and updates it as often"
-        yield Cause("twice in the optimizer", tuple(twice), seen, None)
-
-
-def never_updated(history: History) -> Iterator[Cause]:
-    """Gradients that no optimizer ever used."""
-    postponed = any(map(history.first, ("unscale", "accumulated", "skip"))) or history.stopped
-    passes = history.backwards
-    if passes and not history.updates and not postponed:
-        seen = f"{len(passes)} backward passes, and no step of an optimizer"
-        yield Cause("never updated", (), seen, passes[-1].place)
-
-
-def never_zeroed(history: History) -> Iterator[Cause]:
-    """Gradients that are added to those of the update before."""
-    names = tuple(n for n, seen in history.weights().items() if any(weight.leftover for weight in seen))
-    if names:
-        seen = "the gradient of the update before was still there, and the new one was added to it"
-        yield Cause("never zeroed", names, seen, history.backwards[0].place)
-
-
 def clipped_wrongly(history: History) -> Iterator[Cause]:
     """Clips that come too late, too early, or are given nothing."""
     told = set()
@@ -173,6 +137,8 @@ def clipped_wrongly(history: History) -> Iterator[Cause]:
             kind, seen = "clip unused", "the update took gradients that the clip hadn't returned"
         elif before[-1:] == ["update"]:
             kind, seen = "clip after the update", "the optimizer had already used the gradients"
+        elif _is_of_others(event, history.events[index + 1 :]):
+            kind, seen = "clip unused", "the updates up to the next backward pass use other gradients"
         elif after[:1] == ["unscale"]:
             kind, seen = "clip before unscaling", "the gradients were clipped while they were scaled up"
         else:
@@ -180,6 +146,14 @@ def clipped_wrongly(history: History) -> Iterator[Cause]:
         if kind not in told:
             told.add(kind)
             yield Cause(kind, event.subjects, seen, event.place)
+
+
+def _is_of_others(clip: Event, later: list[Event]) -> bool:
+    """Say whether no update uses what was clipped; not before it is known what all of them use."""
+    kinds = [event.kind for event in later]
+    follow = later[: kinds.index("backward")] if "backward" in kinds else []
+    used = {name for event in follow if event.kind == "update" for name in event.subjects}
+    return bool(used and clip.subjects) and used.isdisjoint(clip.subjects)
 
 
 def frozen_moves(history: History) -> Iterator[Cause]:
@@ -253,6 +227,7 @@ CAUSES: tuple[Callable[[History], Iterator[Cause]], ...] = (
     unreached,
     held_wrongly,
     never_updated,
+    idle,
     never_zeroed,
     zero_everywhere,
     underflow,
@@ -261,6 +236,8 @@ CAUSES: tuple[Callable[[History], Iterator[Cause]], ...] = (
     clipped_wrongly,
     frozen_moves,
     still,
+    dying,
+    alike,
     always,
     parts,
     steep,

@@ -69,13 +69,14 @@ class Examination:
 def examine(
     script: Path,
     arguments: Sequence[str],
-    num_updates: int,
+    num_updates: int | None,
     timeout_s: float | None = None,
     replay: Path | None = None,
 ) -> Examination:
     """Run a script until its optimizers have made some updates each, and say what is wrong with them.
 
-    The script is given the arguments in ``sys.argv[1:]``, and left after so many updates. Its models and
+    The script is given the arguments in ``sys.argv[1:]``, and left after so many updates, or where that is
+    None, when its framework's watcher has seen enough. Its models and
     optimizers are noticed when they are used. Where it fails, or is stopped after ``timeout_s`` seconds, what
     was seen until then is told. Where it forks, a child that comes to its end ends there, and tells nothing.
     With ``replay``, a snapshot that a `FlightRecorder` kept, only the step is watched that the script gives
@@ -108,7 +109,7 @@ def examine(
 def examine_code(
     run: Callable[[], Any],
     framework: str,
-    num_updates: int,
+    num_updates: int | None,
     timeout_s: float | None = None,
     replay: Path | None = None,
 ) -> Examination:

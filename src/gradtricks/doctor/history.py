@@ -26,6 +26,9 @@ class Weight:
     drifted: bool = False  # whether an element without a gradient changed
     masked: SourceLine | None = None  # where the user's code edited the gradient
     leftover: bool = False  # whether the gradient still held that of the update before
+    frozen: SourceLine | None = None  # where it was told to want no gradient
+    emptied: SourceLine | None = None  # where its gradient was reset after the backward pass
+    alike: bool = False  # whether its rows are all the same, and so are their gradients
     lost: float = 0.0  # share of the gradient's elements that float16 made 0
 
     def look_for_underflow(self, gradient: Any) -> None:
@@ -60,6 +63,7 @@ class Update:
     weights: list[Weight]  # those that the optimizer holds, as often as it holds them
     rate: float  # the largest learning rate
     place: SourceLine | None = None
+    invariant: bool = False  # whether gradients that are all twice as large would give the same
 
 
 @dataclass
@@ -74,8 +78,10 @@ class Event:
     share: float = 1.0  # of a backward pass, what these weights add up to: 1 for a mean
     cancels: bool = False  # of a backward pass, whether what its loss adds up cancels
     unused: bool = False  # of a clip, whether an update took what it was given, and not what it returned
-    # Names of layers; of a backward pass, of the parameters that it reached; of a skipped update, of those
-    # whose gradient isn't finite whatever the loss is multiplied by.
+    source: SourceLine | None = None  # of a backward pass, where its loss was computed
+    # Names of layers; of a backward pass, of the parameters that it reached, with an empty one for others; of
+    # a clip or an update, of those that it was given; of a skipped update, of those whose gradient isn't
+    # finite whatever the loss is multiplied by.
     subjects: tuple[str, ...] = ()
 
 
@@ -116,6 +122,7 @@ class History:
     chain: dict[str, float] = field(default_factory=dict)  # largest gradients in weights that follow another
     moments: list[float] = field(default_factory=list)  # the same for uses of one weight
     chained: SourceLine | None = None  # where those uses are
+    schedule: SourceLine | None = None  # where a schedule has set the rates
     told: list[Cause] = field(default_factory=list)  # causes that were plain when they were seen
     stopped: bool = False  # whether the program failed, so that what it didn't come to says nothing
 

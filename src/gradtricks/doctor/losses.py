@@ -39,13 +39,15 @@ def as_event(terms: list[Term], place: SourceLine | None, reached: tuple[str, ..
 def parts(history: History) -> Iterator[Cause]:
     """Parts of a batch whose gradients don't add up to that of the batch."""
     passes: list[Event] = []
+    clipped = history.first("clip") is not None
+    invariant = not clipped and all(update.invariant for update in history.updates)
     for event in history.events:
         if event.kind == "backward":
             passes.append(event)
         elif event.kind in ("update", "skip", "reset"):
             # What gradients that are reset or skipped were for isn't known.
             cause = _of_parts(passes) if event.kind == "update" else None
-            if cause:
+            if cause and not (invariant and cause.kind == "parts not averaged"):
                 yield cause
                 return
             passes = []
@@ -59,10 +61,10 @@ def _of_parts(passes: list[Event]) -> Cause | None:
     if all(math.isclose(share, 1, rel_tol=_ALIKE) for share in shares):
         several = len(passes)
         seen = f"the means of {several} parts were added up: {several} times the gradient of their mean"
-        return Cause("parts not averaged", (), seen, passes[0].place)
+        return Cause("parts not averaged", (), seen, passes[0].source or passes[0].place)
     if len(set(sizes)) > 1 and math.isclose(min(shares), max(shares), rel_tol=_ALIKE):
         seen = f"means over {', '.join(map(str, sizes))} elements were given the same weight"
-        return Cause("parts of unequal weight", (), seen, passes[0].place)
+        return Cause("parts of unequal weight", (), seen, passes[0].source or passes[0].place)
     return None
 
 

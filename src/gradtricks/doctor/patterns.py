@@ -19,9 +19,15 @@ _TAKES_LOGITS |= {"softmaxcrossentropywithlogits", "sparsesoftmaxcrossentropywit
 _TAKES_LOGITS |= {"sigmoid_cross_entropy_with_logits"}
 PRODUCTS = {"mul", "rmul", "imul", "multiply", "mulnonan"}
 _MAKES_PROBABILITIES = {"softmax", "sigmoid"}
+_CUTS_OFF = {"relu", "relu6"}
+_TAKES_LOGARITHMS = {"nll_loss", "kl_div"}
+_CELLS = {"gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell"}
+_COMBINING = {"sub", "rsub", "isub", "div", "truediv", "itruediv", "realdiv"}
 _RESHAPING = {"view", "reshape", "flatten", "squeeze", "permute", "transpose", "to", "float", "cast"}
 _ADDING = {"add", "radd", "iadd", "addv2", "sub", "rsub"}
 _SCALING = {"mul", "rmul", "truediv", "div", "realdiv", "neg", "mean", "sum", "to", "float", "cast"}
+_ABOVE, _OFF = 1e-3, 1e-2  # more than rounding
+_STEPS = 3  # calls of a cell that make a sequence
 # What nobody takes for a constant on purpose, as one takes what is detached.
 _BY_MISTAKE = {"copied", "not differentiable", "integer cast"}
 
@@ -33,6 +39,10 @@ def patterns(recorder: Late, loss: Any) -> Iterator[Cause]:
         if needed.intersection(operation.outputs):
             yield from _broadcast(recorder, makers, operation, learned)
             yield from _twice(makers, operation)
+            yield from _no_logarithms(recorder, makers, operation)
+            yield from _spread_of_one(recorder, operation)
+            yield from _mean_of_all(recorder, makers, operation, learned)
+    yield from _same_state(recorder, makers, needed)
     yield from _dead_terms(recorder, makers, recorder.read(loss), learned)
 
 
@@ -65,6 +75,73 @@ def _twice(makers: Makers, operation: Operation) -> Iterator[Cause]:
     if maker and maker.short in _MAKES_PROBABILITIES:
         seen = f"{operation.name} takes logits, and got what {maker.name} had made probabilities of"
         yield Cause("logits expected", (), seen, operation.place)
+    elif maker and maker.short in _CUTS_OFF:
+        seen = f"{operation.name} takes logits, and {maker.name} had made 0 of all that were below"
+        yield Cause("logits expected", (), seen, maker.place, "leave out the activation after the last layer")
+
+
+def _no_logarithms(recorder: Late, makers: Makers, operation: Operation) -> Iterator[Cause]:
+    if operation.short not in _TAKES_LOGARITHMS or operation.inputs[0] not in recorder.kept:
+        return
+    values = recorder.values_of(recorder.kept[operation.inputs[0]])
+    maker = makers.get(operation.inputs[0])
+    seen = ""
+    if bool((values > _ABOVE).any()):
+        seen = f"{operation.name} takes logarithms of probabilities, and got numbers above 0"
+    elif maker and maker.short == "log_softmax" and len(values.shape) > 1:
+        off = abs(values.exp().sum(1) - 1) > _OFF
+        if operation.short == "nll_loss" and bool(off.any()):
+            seen = (
+                f"{operation.name} looks for classes along axis 1, and {maker.name} was taken along another"
+            )
+    if seen:
+        yield Cause("log-probabilities expected", (), seen, operation.place)
+
+
+def _spread_of_one(recorder: Late, operation: Operation) -> Iterator[Cause]:
+    numbers = [n for n in (*operation.inputs[:1], *operation.outputs) if n in recorder.kept]
+    if operation.short in ("std", "var") and len(numbers) == 2:
+        sizes = [math.prod(recorder.kept[n].shape) for n in numbers]
+        made = {numbers[1]}
+        made.update(n for o in recorder.operations if made.intersection(o.inputs) for n in o.outputs)
+        # What one element has its own mean subtracted from is 0 too, and may be divided by anything.
+        ends = {n for o in recorder.operations if made.intersection(o.inputs) for n in o.outputs}
+        widens = any(math.prod(recorder.kept[n].shape) > sizes[1] for n in ends if n in recorder.kept)
+        if sizes[0] == sizes[1] and widens and _is_zero(recorder, numbers[1]):
+            seen = f"{operation.name} is taken of one element each, so it is 0 whatever that is"
+            yield Cause("spread of one", (), seen, operation.place)
+
+
+def _mean_of_all(recorder: Late, makers: Makers, operation: Operation, learned: set[int]) -> Iterator[Cause]:
+    numbers = [n for n in operation.inputs if n in recorder.kept]
+    if operation.short not in _COMBINING or len(numbers) != 2 or not learned.issuperset(numbers):
+        return
+    rows, mean = sorted(numbers, key=lambda n: -math.prod(recorder.kept[n].shape))
+    shape, maker = tuple(recorder.kept[rows].shape), makers.get(mean)
+    if len(shape) < 2 or min(shape[0], shape[-1]) < 2 or maker is None or maker.short != "mean":
+        return
+    averaged = maker.inputs[0]
+    single = math.prod(recorder.kept[mean].shape) == 1
+    if single and averaged in recorder.kept and tuple(recorder.kept[averaged].shape) == shape:
+        # A mean of weights alone is the same for all samples.
+        ancestors = recorder.needed([recorder.kept[averaged]])
+        if ancestors - makers.keys() - set(recorder.roots()):
+            seen = f"{maker.name} averages all {shape[0]} samples, and {operation.name} takes that from each"
+            remedy = "average each sample by itself, along its own axis, and keep the axis"
+            yield Cause("coupled samples", (), seen, operation.place, remedy)
+
+
+def _same_state(recorder: Late, makers: Makers, needed: set[int]) -> Iterator[Cause]:
+    cells: dict[int, list[Operation]] = {}
+    for operation in recorder.operations:
+        if operation.short in _CELLS and needed.intersection(operation.outputs):
+            cells.setdefault(operation.inputs[-1], []).append(operation)
+    for calls in cells.values():
+        makers_of_states = [makers.get(call.inputs[1]) for call in calls]
+        anew = all(maker and maker.short == "zeros" for maker in makers_of_states)
+        if len(calls) >= _STEPS and (anew or len({call.inputs[1] for call in calls}) == 1):
+            seen = f"{calls[0].name} began {len(calls)} times from the same state, and never from its own"
+            yield Cause("state not carried", (), seen, calls[1].place)
 
 
 def _broadcast(recorder: Late, makers: Makers, operation: Operation, learned: set[int]) -> Iterator[Cause]:

@@ -10,6 +10,7 @@ from gradtricks.doctor.reports import Cause
 # Gradients of healthy networks differ by a thousand at most between their ends.
 _STEEP = 1e5
 _ROUNDING = 1e-6  # of the largest gradient
+_DEAD, _LONG = 1e-3, 10  # of the largest rate; updates
 _LOST = 0.2  # of a gradient's elements
 
 
@@ -34,6 +35,28 @@ def still(history: History) -> Iterator[Cause]:
         dtype = weights[next(iter(shares))][0].dtype
         told = f"{max(shares.values()):.0%} of the elements with a gradient moved: {dtype} loses the update"
         yield Cause("rounded away", tuple(shares), told, history.place)
+
+
+def dying(history: History) -> Iterator[Cause]:
+    """Rates that a schedule brings next to nothing within the updates that were watched."""
+    rates: dict[tuple[str, ...], list[float]] = {}
+    for update in history.updates:
+        rates.setdefault(tuple(weight.name for weight in update.weights), []).append(update.rate)
+    for each in rates.values():
+        small = [rate < max(each) * _DEAD for rate in each[each.index(max(each)) :]]
+        if sum(small) >= _LONG and small[-1]:
+            seen = f"the learning rate fell from {max(each):.2g} to {each[-1]:.2g} in {len(each)} updates"
+            yield Cause("rate dies", (), seen, history.schedule or history.place)
+            return
+
+
+def alike(history: History) -> Iterator[Cause]:
+    """Units that begin alike and are given the same gradient, so that they stay one unit."""
+    begun = {name: seen[:2] for name, seen in history.weights().items()}
+    names = tuple(n for n, seen in begun.items() if len(seen) > 1 and all(weight.alike for weight in seen))
+    if names:
+        seen = "all rows are the same, and so are their gradients: these units stay one unit"
+        yield Cause("identical units", names, seen, history.place)
 
 
 def underflow(history: History) -> Iterator[Cause]:

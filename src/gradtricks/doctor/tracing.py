@@ -29,6 +29,8 @@ _REMEDIES = {
     "std": "the unbiased deviation of one element is 0 / 0: unbiased=False, or gradtricks.{0}.standardize",
     "clip": "beyond its bounds a clip passes nothing: use the loss that takes logits, or keep what comes in "
     "within the bounds",
+    "mask": "the keys that the mask lets in are all alike, or there are none: where a mask is True, "
+    "scaled_dot_product_attention lets keys in, and MultiheadAttention shuts them out",
     "underflow": "float16 makes 0 of so small a gradient: scale the loss",
     "straight through": "what is inside of the detach is never trained by this value, and without the detach "
     "the rest isn't: let the loss have the inner value too, as in mse(code, z.detach())",
@@ -37,6 +39,7 @@ _REMEDIES = {
 # By a part of the operation's name.
 _OVERFLOWS = {"softmax": "softmax", "attention": "softmax", "std": "std"}
 _ZEROS = dict.fromkeys(("clip", "clamp", "minimum", "maximum"), "clip")
+_ZEROS |= {"attention": "mask"}
 _CASTS = ("cast", "to", "half", "float", "type")
 
 

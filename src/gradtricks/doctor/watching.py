@@ -1,5 +1,6 @@
 """The base of both frameworks' watchers of a training."""
 
+import time
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +14,7 @@ from gradtricks.doctor.reports import GradientReport
 
 _FAINT = 2.0**-100
 _SCALE = 2.0**15  # about the most that float16 holds
+_FEW = 3  # updates that show most faults
 _MOMENTS = 8  # uses of one weight that make it a recurrent one
 
 
@@ -24,10 +26,17 @@ class Watching:
     """Keeps the history of a training; the framework says what happens in it."""
 
     recorder: Late
+    patience_s = 0.0  # how long a program is watched for its evaluation, beyond a few updates
 
-    def __init__(self, limit: int) -> None:
+    most = _FEW  # updates of each optimizer that a program is watched for, unless it is told how many
+
+    def __init__(self, limit: int | None) -> None:
         super().__init__()
-        self.limit = limit  # of updates by each optimizer, where a program is watched; or 0
+        self.began = time.monotonic()
+        self.quiet: set[SourceLine | None] = set()  # lines that called a model without gradients, and trained
+        self.evaluated = 0  # updates before the first such line that came later
+        # Of updates by each optimizer, where a program is watched; or 0.
+        self.limit, self.least = (self.most, _FEW) if limit is None else (limit, limit)
         self.depth = 0  # of calls of modules
         self.judged = 0  # backward passes that weren't well before the last update
         self.scaled: list[tuple[Any, Any]] = []  # losses that were, as they were before and after
@@ -71,8 +80,24 @@ class Watching:
         if self.limit:
             self.end_step()
             # A scale that falls leaves out any number of updates before the first.
-            if len(self.history.updates) + len(self.history.hopeless) >= self.limit * num_optimizers:
+            made = len(self.history.updates) + len(self.history.hopeless)
+            if self.has_seen_enough(made, num_optimizers):
                 raise EnoughSeen
+
+    def has_seen_enough(self, made: int, num_optimizers: int = 1) -> bool:
+        """Say whether a program that has made some updates can be left."""
+        if made <= num_optimizers:
+            self.began = time.monotonic()
+        in_time = time.monotonic() < self.began + self.patience_s
+        goes_on = in_time and not (self.evaluated and made >= self.evaluated + 2 * num_optimizers)
+        return made >= (self.limit if goes_on else self.least) * num_optimizers
+
+    def note_quiet(self, place: SourceLine | None) -> None:
+        """Note that a line calls a model without gradients."""
+        if not self.history.updates:
+            self.quiet.add(place)
+        elif not self.evaluated and place not in self.quiet:
+            self.evaluated = len(self.history.updates)
 
     def as_it_was(self, outputs: list[Any]) -> list[Any]:
         """Return what was differentiated, as it was before it was scaled."""

@@ -28,7 +28,7 @@ class Watch(Watching):
 
     recorder: LateRecorder
 
-    def __init__(self, *, limit: int = 0) -> None:
+    def __init__(self, *, limit: int | None = 0) -> None:
         super().__init__(limit)
         self.optimizers = set[Any]()  # by id; the names of what is updated by hand
         self.names: dict[int, str] = {}

@@ -31,6 +31,7 @@ class LateRecorder(Late, Recorder):
     def __init__(self, inputs: list[torch.Tensor]) -> None:
         self.means: dict[int, int] = {}  # over how many elements a loss of the framework's is one
         self.sharing: dict[int, list[int]] = {}  # numbers of the tensors that share a memory
+        self.num_passed = 0  # operations before the last backward pass
         self.unwritten: set[int] = set()  # memories that began with whatever lay there
         super().__init__(inputs)
 
@@ -54,6 +55,11 @@ class LateRecorder(Late, Recorder):
             if short in _MEANS and result.ndim == 0:
                 self.means[id(result)] = _size(short, args, kwargs)
         return result
+
+    def may_come_from_the_host(self, given: Any) -> bool:
+        if not self.host:
+            self.constants.update(leaf for leaf in leaves_of(given) if isinstance(leaf, float))
+        return super().may_come_from_the_host(given)
 
     def keep_bounds(self, tensors: Any, in_part: bool = False) -> None:
         """Keep what tells whether tensors, and all that share their memory, are finite before an edit."""
@@ -82,6 +88,14 @@ class LateRecorder(Late, Recorder):
         old = {s.number for s in states if s.tensor.requires_grad and is_freed([s.tensor])}
         old = old.intersection(self.needed(outputs, whole=True)).difference(map(self.read, outputs))
         return next((o.place for o in self.operations if old.intersection([*o.inputs, *o.outputs])), None)
+
+    def leaves_read(self) -> list[torch.Tensor]:
+        """Return the leaves with a gradient that operations have read since this was asked last."""
+        read = {number for operation in self.operations[self.num_passed :] for number in operation.inputs}
+        self.num_passed = len(self.operations)
+        found = [(s.tensor, s.edge.node) for s in self.states.values() if s.edge and s.number in read]
+        leaves = [tensor for tensor, node in found if "AccumulateGrad" in node.name()]
+        return [tensor for tensor in leaves if tensor.grad is not None]
 
     def add_input(self, tensor: torch.Tensor) -> None:
         self.read(tensor)

@@ -7,13 +7,16 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import resolve_name
 
 from gradtricks.doctor.history import Event
 from gradtricks.doctor.operations import SourceLine, calling_line
 from gradtricks.doctor.reports import Cause
 from gradtricks.doctor.torch._graph import memory_of, tensors_of
 
-_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")  # that are on unless told otherwise
+# Functions that drop elements unless told otherwise: where their rate stands, its name, and what it is.
+_DROPOUTS = dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d"), (1, "p", 0.5))
+_DROPOUTS |= {"scaled_dot_product_attention": (4, "dropout_p", 0.0)}
 
 
 class Layers:
@@ -22,7 +25,8 @@ class Layers:
     def __init__(self, watch: Any) -> None:
         self.watch = watch
         self.running: list[torch.nn.Module] = []
-        self.lines: dict[int, SourceLine | None] = {}  # that put a module into training mode last
+        # Lines that set the mode of a module last, and after how many updates.
+        self.lines: dict[int, tuple[SourceLine | None, int]] = {}
         self.statistics: dict[int, torch.Tensor] = {}  # of frozen normalizations, before their call
         self.known: set[int] = set()  # modules of which something has been told
 
@@ -33,6 +37,7 @@ class Layers:
 
     def stand_ins(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         """Yield the functions to replace, and what with."""
+        resolve_name(functional.scaled_dot_product_attention)  # learns all names before any is replaced
         yield torch.nn.Module, "train", self.on_train(torch.nn.Module.train)
         for name in _DROPOUTS:
             yield functional, name, self.on_dropout(getattr(functional, name))
@@ -41,7 +46,7 @@ class Layers:
         """Return what sets the mode of a module."""
 
         def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
-            self.lines[id(module)] = calling_line() if mode else None
+            self.lines[id(module)] = calling_line(), len(self.watch.history.updates)
             return original(module, mode)
 
         return train
@@ -50,11 +55,14 @@ class Layers:
         """Return what drops elements; who doesn't say in which mode, drops them in an evaluation too."""
 
         def dropout(*args: Any, **options: Any) -> Any:
-            told = len(args) > 2 or "training" in options
-            rate = options.get("p", args[1] if len(args) > 1 else 0.5)
+            name = original.__name__
+            index, key, usual = _DROPOUTS[name]
+            told = key == "p" and (len(args) > 2 or "training" in options)
+            rate = options.get(key, args[index] if len(args) > index else usual)
             if not told and rate and self.running and not self.running[-1].training:
-                seen = f"{original.__name__} ran as in training, in a module that is in evaluation mode"
-                remedy = f"functional.{original.__name__}(x, training=self.training)"
+                seen = f"{name} ran as in training, in a module that is in evaluation mode"
+                mode = "training=self.training" if key == "p" else f"{key}={rate} if self.training else 0.0"
+                remedy = f"functional.{name}(..., {mode})"
                 cause = Cause("evaluation in training mode", (), seen, calling_line(), remedy)
                 self.watch.history.tell(cause)
             return original(*args, **options)
@@ -99,7 +107,7 @@ class Layers:
         """Note that the statistics of a frozen normalization moved."""
         self.known.add(id(module))
         names = tuple(self.watch.names[p] for p in module.parameters() if p in self.watch.names)
-        place = self.lines.get(id(module)) or calling_line()
+        place = self.lines.get(id(module), (None, 0))[0] or calling_line()
         self.watch.note("drift", place=place, subjects=names[:1], share=size)
 
     def note_padding(self, module: torch.nn.Embedding, args: Any, result: Any) -> None:
@@ -125,15 +133,21 @@ class Layers:
     def note_mode(self, module: torch.nn.Module, result: Any) -> None:
         """Look at the mode of an outermost module."""
         touchy = [child for child in module.modules() if _depends_on_mode(child)]
-        training = any(child.training for child in touchy)
+        training, called = any(child.training for child in touchy), calling_line()
         names = tuple(dict.fromkeys(type(child).__name__ for child in touchy))
-        if touchy and training and not torch.is_grad_enabled():
-            event = Event("evaluated", calling_line(), subjects=names)
-            self.watch.silent.append((event, list(tensors_of(result))))
-        wanted = any(tensor.requires_grad for tensor in tensors_of(result))
+        line, updates = self.lines.get(id(touchy[0]), (None, -1)) if touchy else (None, -1)
+        if not torch.is_grad_enabled():
+            self.watch.note_quiet(called)
+            # What sets the mode long before is the training's own.
+            place = line if line and updates == len(self.watch.history.updates) else called
+            event = Event("evaluated", place, subjects=names)
+            self.watch.silent += [(event, list(tensors_of(result)))] if training else []
+        wanted = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
         held = any(self.watch.updates.held(p) for p in module.parameters() if p.requires_grad)
         if touchy and wanted and held and not training and not module.training:
-            self.watch.note("trained", subjects=names)
+            event = Event("trained", line or called, subjects=names)
+            # An evaluation has a graph too where nobody turns it off, and no gradient comes there.
+            wanted[0].register_hook(lambda gradient: self.watch.history.events.append(event))
 
 
 def _wants_gradients(module: torch.nn.Module) -> bool:

@@ -59,6 +59,7 @@ class Recorder(BaseRecorder, TorchFunctionMode):
         self.links: list[tuple[Operation, list[GradientEdge], list[tuple[Node, int, int]]]] = []
         self.owners: dict[tuple[int, ...], int] = {}
         self.writes: dict[int, _Write] = {}
+        self.constants: set[float] = set()  # numbers that were used before anything left
         for tensor in inputs:
             self.read(tensor)
         self.starts = [self.states[id(tensor)] for tensor in inputs]
@@ -100,7 +101,8 @@ class Recorder(BaseRecorder, TorchFunctionMode):
     def may_come_from_the_host(self, given: Any) -> bool:
         """Say whether a number or an array among the arguments may have been computed from what left."""
         return self.host > 0 and any(
-            isinstance(leaf, float | np.ndarray | np.generic)
+            (isinstance(leaf, float) and leaf not in self.constants)
+            or isinstance(leaf, np.ndarray | np.generic)
             or (isinstance(leaf, int) and leaf in self.integers and not isinstance(leaf, bool))
             for leaf in leaves_of(given)
         )

@@ -25,6 +25,7 @@ def on_step(watch: Any, original: Callable[..., Any]) -> Callable[..., Any]:
 
     def step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
         known = len(watch.history.updates) + len(watch.history.skips)
+        watch.scaled_pass = False  # what it takes is unscaled
         result = original(scaler, optimizer, *args, **options)
         if scaler.is_enabled() and len(watch.history.updates) + len(watch.history.skips) == known:
             watch.skip(optimizer)

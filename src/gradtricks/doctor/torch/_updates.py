@@ -1,16 +1,28 @@
 """The updates of PyTorch's optimizers: which gradients they are given, and which weights move."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from gradtricks.doctor.history import SMALL, Event, History, Update, Weight
-from gradtricks.doctor.operations import SourceLine
+from gradtricks.doctor.operations import SourceLine, calling_line
 from gradtricks.doctor.torch._graph import memory_of, statuses_of, tensors_of, version_of
 
 # These bound a gradient, and make no zeros of it.
 _BOUNDS = ("clamp_", "clamp_min_", "clamp_max_", "_foreach_clamp_min_", "_foreach_clamp_max_")
+_INVARIANT: tuple[type[torch.optim.Optimizer], ...] = (
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+)
+_EARLY = 4  # updates at which it is seen whether units are alike
 _SCALES = ("_foreach_mul_", "div_", "_foreach_div_")
 
 
@@ -25,6 +37,10 @@ class Updates:
         self.before_pass: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
         self.again: set[torch.Tensor] = set()  # parameters that another backward pass has reached since
         self.edits: dict[torch.Tensor, SourceLine | None] = {}
+        self.frozen: dict[
+            torch.Tensor, SourceLine | None
+        ] = {}  # where it was said whether it wants a gradient
+        self.emptied: SourceLine | None = None  # where gradients were reset that no update had used
         self.weights: dict[torch.Tensor, tuple[Weight, torch.Tensor, torch.Tensor | None]] = {}
 
     def meet(self, optimizer: torch.optim.Optimizer) -> None:
@@ -64,7 +80,9 @@ class Updates:
             return
         if short in _BOUNDS:
             if not events or events[-1].kind != "clip" or events[-1].place != place:
-                events.append(Event("clip", place, len(edited)))
+                events.append(
+                    Event("clip", place, len(edited), subjects=tuple(self.names[p] for p in edited))
+                )
             return
         # Only what makes zeros that weren't there before is a mask.
         self.edits |= {p: place for p, had in edited.items() if bool((had & (p.grad == 0)).any())}
@@ -116,15 +134,21 @@ class Updates:
                 size,
                 masked=self.edits.get(parameter),
                 leftover=parameter in self.again,
+                frozen=self.frozen.get(parameter),
             )
+            if status in ("none", "zero everywhere") and self.sizes.get(parameter) and not weight.masked:
+                weight.emptied = self.emptied
             kept = gradient if gradient is not None and not gradient.is_sparse else None
             if kept is not None and status == "fine" and 0 < size < SMALL:
                 weight.look_for_underflow(kept.detach())
+            if kept is not None and kept.ndim > 1 and status == "fine" and len(self.history.updates) < _EARLY:
+                weight.alike = _rows_alike(parameter.detach()) and _rows_alike(kept)
             # Some optimizers change gradients in place, by adding decay or by a sign.
             kept = kept.clone() if kept is not None and weight.masked else kept
             self.weights[parameter] = weight, parameter.detach().clone(), kept
         weights = [self.weights[p][0] for p in held]
-        self.history.updates.append(Update(weights, max(rates, default=0.0), place))
+        invariant = isinstance(optimizer, _INVARIANT)
+        self.history.updates.append(Update(weights, max(rates, default=0.0), place, invariant))
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, (weight, before, gradient) in self.weights.items():
@@ -132,8 +156,41 @@ class Updates:
             if parameter.grad is not None:
                 self.kept[parameter] = parameter.grad, parameter.grad._version
         self.again -= self.weights.keys()
-        self.edits = {}
+        self.edits, self.emptied = {}, None
         self.weights = {}
+
+    def stand_ins(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Yield the functions to replace, and what with."""
+        for owner in (torch.optim.Optimizer, torch.nn.Module):
+            yield owner, "zero_grad", _after(self.note_zeroing, owner.zero_grad)
+        schedule = torch.optim.lr_scheduler.LRScheduler
+        yield schedule, "step", _after(self.note_schedule, schedule.step)
+
+    def note_zeroing(self) -> None:
+        """Note that gradients are reset, if no update has used those of the last backward pass."""
+        kinds = [event.kind for event in self.history.events if event.kind in ("backward", "update", "skip")]
+        self.emptied = calling_line() if kinds[-1:] == ["backward"] else None
+
+    def note_schedule(self) -> None:
+        """Note where a schedule sets the rates."""
+        self.history.schedule = calling_line()
+
+    def note_freezing(self, args: Any, place: SourceLine | None) -> None:
+        """Note that a parameter is told whether it wants a gradient."""
+        if isinstance(args[0], torch.nn.Parameter):
+            self.frozen[args[0]] = place
+
+
+def _after(note: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **options: Any) -> Any:
+        note()
+        return original(*args, **options)
+
+    return run
+
+
+def _rows_alike(matrix: torch.Tensor) -> bool:
+    return len(matrix) > 1 and torch.equal(matrix[0], matrix[1]) and bool((matrix == matrix[:1]).all())
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from gradtricks.doctor.operations import BAD, SourceLine, calling_line
 from gradtricks.doctor.recording import replaced
-from gradtricks.doctor.reports import GradientReport
+from gradtricks.doctor.reports import Cause, GradientReport
+from gradtricks.doctor.torch._by_hand import ByHand
 from gradtricks.doctor.torch._graph import (
     FREED,
     is_floating,
@@ -26,6 +27,7 @@ from gradtricks.doctor.torch._graph import (
 from gradtricks.doctor.torch._late import LateRecorder
 from gradtricks.doctor.torch._layers import Layers
 from gradtricks.doctor.torch._scalers import on_scale, on_step
+from gradtricks.doctor.torch._strangers import Strangers
 from gradtricks.doctor.torch._updates import Updates, parameters_of
 from gradtricks.doctor.torch.tracing import eagerly, explained
 from gradtricks.doctor.watching import EnoughSeen, Watching
@@ -39,12 +41,16 @@ class Watch(Watching, TorchFunctionMode):
     """Watches what a training does: its operations, backward passes, clips, modes and updates."""
 
     recorder: LateRecorder
+    patience_s, most = 20.0, 50
 
-    def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int = 0) -> None:
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int | None = 0) -> None:
         super().__init__(limit)
         self.deaf, self.stepping, self.failed = 0, 0, False
+        self.scaled_pass = False  # whether the last backward pass was of a scaled loss, and is that still
+        self.strangers, self.constants = Strangers(), set[float]()
         self.names: dict[torch.Tensor, str] = {}
         self.updates, self.layers = Updates(self.history, self.names), Layers(self)
+        self.by_hand = ByHand()
         for optimizer in optimizers:
             self.updates.meet(optimizer)
         self.begin()
@@ -62,6 +68,7 @@ class Watch(Watching, TorchFunctionMode):
     def begin(self) -> None:
         """Forget the operations of the update before."""
         self.recorder = LateRecorder(list(self.names))
+        self.recorder.constants = self.constants
         self.layers.begin()
         self.silent, self.scaled = [], []
 
@@ -83,7 +90,7 @@ class Watch(Watching, TorchFunctionMode):
             (scaler, "unscale_", self.note_unscaling),
         ):
             self.stack.enter_context(replaced(owner, name, self.unheard(getattr(owner, name), note)))
-        for owner, name, heard in self.layers.stand_ins():
+        for owner, name, heard in (*self.layers.stand_ins(), *self.updates.stand_ins()):
             self.stack.enter_context(replaced(owner, name, heard))
         self.stack.enter_context(replaced(scaler, "scale", on_scale(self, scaler.scale)))
         self.stack.enter_context(replaced(scaler, "step", on_step(self, scaler.step)))
@@ -100,6 +107,9 @@ class Watch(Watching, TorchFunctionMode):
         meant = isinstance(error, EnoughSeen) or (self.failed and isinstance(error, RuntimeError))
         self.look_back(None if meant else error)
         self.end_step()
+        held = {p for optimizer in self.updates.optimizers for p in parameters_of(optimizer)}
+        self.history.unregistered += self.strangers.places(held.union(self.names))
+        self.by_hand.end(self.history)
         return meant
 
     def end_step(self) -> None:
@@ -111,6 +121,8 @@ class Watch(Watching, TorchFunctionMode):
         short = getattr(func, "__name__", "")
         if self.deaf or (short == "__get__" and getattr(func.__self__, "__name__", "") in _PLAIN):
             return func(*args, **(kwargs or {}))
+        if short == "requires_grad_" or getattr(func, "__self__", None) is torch.Tensor.requires_grad:
+            self.updates.note_freezing(args, calling_line())
         in_place = short.endswith("_") and short[:2] != "__" and short not in _ADDING
         in_place = in_place or short in ("__setitem__", "__imul__")
         edited = self.updates.before_edit(args) if in_place else {}
@@ -144,6 +156,7 @@ class Watch(Watching, TorchFunctionMode):
             place, error = calling_line(), ""
             self.deaf = 1
             try:
+                self.by_hand.before_pass(place)
                 if self.updates.before_backward():
                     self.note("reset", place=place)
                 # With inputs, nobody says which nodes the engine asks.
@@ -159,14 +172,21 @@ class Watch(Watching, TorchFunctionMode):
                 raise
             else:
                 if options.get("accumulate_grad", False):
-                    self.note_backward(list(outputs), place, self.updates.reached())
+                    read = self.recorder.leaves_read()
+                    others = self.strangers.find(read, self.names, self.recorder)
+                    self.note_backward(list(outputs), place, self.updates.reached() + ("",) * bool(others))
+                    maker = self.recorder.makers().get(self.recorder.read(outputs[0]))
+                    self.history.events[-1].source = maker.place if maker else None
                     self.layers.look(outputs[0])
-                    self.find_unregistered()
+                    if not (self.history.updates or self.history.skips):
+                        self.by_hand.after_pass(read)
                 else:
                     self.note_grad(inputs or (), found, place)
             finally:
                 self.look(outputs, place, error)
                 self.deaf = 0
+            if self.limit and self.by_hand.updates and self.has_seen_enough(self.by_hand.updates):
+                raise EnoughSeen
             return found
 
         return run
@@ -176,6 +196,7 @@ class Watch(Watching, TorchFunctionMode):
         statuses = dict(zip(gradients, statuses_of(list(gradients.values()))))
         self.updates.after_backward(statuses)
         losses = self.as_it_was(list(outputs))
+        self.scaled_pass = any(loss is not output for loss, output in zip(losses, outputs))
         loss = "fine" if error else next((s for s in map(status_of, losses) if s in BAD), "fine")
         named = {self.names[p]: status for p, (status, _) in statuses.items()}
         self.judge(named, losses, loss, place, error)
@@ -203,26 +224,14 @@ class Watch(Watching, TorchFunctionMode):
         if normalized and any(len(tensor) > 1 for tensor in samples):
             self.note("coupled", place=place, subjects=tuple(dict.fromkeys(normalized)))
 
-    def find_unregistered(self) -> None:
-        """Note where parameters are used that get a gradient, and that nobody knows."""
-        known = {id(p) for optimizer in self.updates.optimizers for p in parameters_of(optimizer)}
-        unknown = {
-            state.number
-            for state in self.recorder.states.values()
-            if isinstance(state.tensor, torch.nn.Parameter)
-            and state.tensor.grad is not None
-            and state.tensor not in self.names
-            and id(state.tensor) not in known
-        }
-        if unknown and not self.history.unregistered:
-            places = {n: o.place for o in self.recorder.operations for n in unknown.intersection(o.inputs)}
-            self.history.unregistered += [place for place in places.values() if place]
-
     def note_clip(self, gradients: Any, *options: Any) -> None:
-        self.note("clip", size=len(gradients))
+        names = {id(p.grad): name for p, name in self.names.items() if p.grad is not None}
+        given = tuple(names[id(each)] for each in gradients if id(each) in names)
+        self.note("clip", size=len(gradients), subjects=given)
 
     def note_unscaling(self, scaler: Any, *optimizer: Any) -> None:
         """Note that the scaling of the loss is undone."""
+        self.scaled_pass = False
         if scaler.is_enabled() and scaler.get_scale() != 1:
             self.note("unscale")
 
@@ -247,8 +256,13 @@ class Watch(Watching, TorchFunctionMode):
         if scale is not None and scale != 1:
             self.note("unscale")
         self.skipping = skipped is not None and bool(skipped)
+        if self.scaled_pass:
+            self.scaled_pass = False
+            seen = "the optimizer took gradients of a scaled loss, and nobody had undone the scaling"
+            self.history.tell(Cause("scaled gradients used", (), seen, calling_line()))
         if not self.skipping:
             self.updates.before(optimizer, calling_line())
+            self.by_hand = ByHand()
         self.deaf -= closure  # what a closure runs is the user's
         self.closed = closure
 
@@ -264,7 +278,9 @@ class Watch(Watching, TorchFunctionMode):
         if self.skipping:
             self.skip(optimizer)
             return
-        self.note("update", place=self.history.updates[-1].place)
+        update = self.history.updates[-1]
+        given = tuple(weight.name for weight in update.weights if weight.gradient != "none")
+        self.note("update", place=update.place, subjects=given)
         if not self.history.chain:
             matrices = {p: name for p, name in self.names.items() if p.ndim > 1}
             sizes = self.updates.sizes
