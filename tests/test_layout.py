@@ -264,7 +264,7 @@ def test_modules_of_lab_engine_and_book_have_distinct_names():
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
     "src/gradtricks/torch": 5_415,
-    "src/gradtricks/tensorflow": 4_636,
+    "src/gradtricks/tensorflow": 4_759,
     "src/gradtricks/reference": 1_636,
     "src/gradtricks/_core": 1_776,
     "src/gradtricks/doctor": 5_951,
@@ -272,7 +272,7 @@ MOST_LINES = {
     "src/gradtricks/warm": 1_525,
     "src/gradtricks/lab": 7_633,
     "src/gradtricks/book": 2_677,
-    "tests": 30_672,
+    "tests": 30_722,
 }
 
 

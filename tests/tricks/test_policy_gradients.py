@@ -117,9 +117,8 @@ class TestLosses(Loss):
 
 @pytest.fixture
 def small_blocks(monkeypatch, pytestconfig):
-    """Have PyTorch take large logits as a vocabulary's: here by two rows of four at a time."""
-    if pytestconfig.option.framework == "torch":
-        monkeypatch.setattr("gradtricks.torch._blocks._ELEMENTS", 8)
+    """Have large logits taken as a vocabulary's: here by two rows of four at a time."""
+    monkeypatch.setattr(f"gradtricks.{pytestconfig.option.framework}._blocks._ELEMENTS", 8)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -129,10 +128,10 @@ class TestBlocks(Loss):
 
 
 BY_BLOCKS = {
-    "policy_gradient_loss": lambda tricks, logits, ones: tricks.policy_gradient_loss(
-        logits, ones.long() - 1, ones, ones
+    "policy_gradient_loss": lambda tricks, logits, actions, ones: tricks.policy_gradient_loss(
+        logits, actions, ones, ones
     ),
-    "entropy_loss": lambda tricks, logits, ones: tricks.entropy_loss(logits, ones),
+    "entropy_loss": lambda tricks, logits, actions, ones: tricks.entropy_loss(logits, ones),
 }
 
 
@@ -150,12 +149,14 @@ def test_blocks_make_nothing_larger_than_the_logits_in_torch(in_torch, name):
             return result
 
     logits, ones = torch.randn(100, 4, dtype=torch.bfloat16), torch.ones(100)
+    actions = torch.zeros(100, dtype=torch.int64)
     narrow, wide = (x.clone().requires_grad_() for x in (logits, logits.double()))
     with Sizes():
-        loss = BY_BLOCKS[name](in_torch.tricks, narrow, ones)
+        loss = BY_BLOCKS[name](in_torch.tricks, narrow, actions, ones)
         (gradient,) = torch.autograd.grad(loss, narrow)
     assert max(sizes) == logits.nbytes
-    (expected,) = torch.autograd.grad(BY_BLOCKS[name](in_torch.tricks, wide, ones.double()), wide)
+    loss = BY_BLOCKS[name](in_torch.tricks, wide, actions, ones.double())
+    (expected,) = torch.autograd.grad(loss, wide)
     torch.testing.assert_close(gradient, expected.bfloat16(), rtol=1e-2, atol=1e-6)
 
 
@@ -164,10 +165,55 @@ def test_blocks_make_nothing_larger_than_the_logits_in_torch(in_torch, name):
 def test_blocks_take_batches_of_gradients_in_torch(in_torch, name):
     torch = in_torch.framework
     logits, scale = torch.randn(6, 4, requires_grad=True), torch.tensor([1.0, -3.0])
-    loss = BY_BLOCKS[name](in_torch.tricks, logits, torch.ones(6))
+    loss = BY_BLOCKS[name](in_torch.tricks, logits, torch.zeros(6, dtype=torch.int64), torch.ones(6))
     (one,) = torch.autograd.grad(loss, logits, retain_graph=True)
     (both,) = torch.autograd.grad(loss, logits, scale, is_grads_batched=True)
     torch.testing.assert_close(both, torch.stack([one, -3 * one]))
+
+
+def gradient_in_tensorflow(backend, name, logits):
+    """Return the gradient of a loss whose actions are all 0 and whose factors are all 1."""
+    tf = backend.framework
+    ones = tf.ones(tf.shape(logits)[:-1], tf.float64 if logits.dtype == tf.float64 else tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = BY_BLOCKS[name](backend.tricks, logits, tf.zeros_like(ones, tf.int64), ones)
+    return tape.gradient(loss, logits)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", BY_BLOCKS)
+def test_blocks_make_nothing_larger_than_the_logits_in_tensorflow(in_tensorflow, name, request):
+    from tensorflow.python.framework import op_callbacks
+
+    tf, made_by = in_tensorflow.framework, {}
+
+    def note(operator, inputs, attributes, outputs, *_):
+        for x in outputs:
+            made_by.setdefault(x.shape.num_elements() * x.dtype.size, set()).add(operator)
+
+    logits = tf.cast(tf.random.stateless_normal((100, 4), (0, 0)), tf.bfloat16)
+    expected = gradient_in_tensorflow(in_tensorflow, name, tf.cast(logits, tf.float64))
+    request.addfinalizer(lambda: tf.config.run_functions_eagerly(False))
+    tf.config.run_functions_eagerly(True)  # so that each operation is seen
+    op_callbacks.add_op_callback(note)
+    request.addfinalizer(lambda: op_callbacks.remove_op_callback(note))
+    found = gradient_in_tensorflow(in_tensorflow, name, logits)
+    assert max(made_by) == 100 * 4 * 2
+    assert "TensorScatterUpdate" in made_by[max(made_by)]
+    assert_close([tf.cast(found, tf.float64).numpy()], [expected.numpy()], 1e-2, 1e-6)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", BY_BLOCKS)
+def test_blocks_of_a_graph_with_an_axis_of_unknown_length(in_tensorflow, name):
+    tf = in_tensorflow.framework
+    signature = [tf.TensorSpec([None, 3, 4], tf.float64)]
+    graph = tf.function(lambda logits: gradient_in_tensorflow(in_tensorflow, name, logits), signature)
+    for length in (1, 5):
+        logits = tf.random.stateless_normal((length, 3, 4), (0, 0), dtype=tf.float64)
+        expected = gradient_in_tensorflow(in_tensorflow, name, logits)
+        assert_close([graph(logits).numpy()], [expected.numpy()])
 
 
 class TestCorners(Suite):

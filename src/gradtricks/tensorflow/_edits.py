@@ -111,6 +111,23 @@ def with_slope(
     return loop
 
 
+def declared(
+    value: Callable[..., tf.Tensor], slope: Callable[..., tf.Tensor], x: tf.Tensor, *tensors: tf.Tensor
+) -> tf.Tensor:
+    """Return ``value(x, *tensors)``; ``slope(gradient, x, *tensors)`` goes to ``x``. Nothing else is kept.
+
+    To be called where `can_declare` says so. The slope is that of the value, by operations that can be
+    differentiated.
+    """
+    given: tuple[tf.Tensor, ...] = (x, *tensors)
+    if not tf.executing_eagerly():
+        # A gradient's gradient looks for them in the graph of the gradient, not in the graph before.
+        given = tuple(map(tf.identity, given))
+    with record.stop_recording():
+        output = value(*given)
+    return _declare(output, lambda gradient: [slope(tf.convert_to_tensor(gradient), *given)], given[0])
+
+
 def registered(operator: str, rule: Rule) -> str:
     """Register ``rule(gradient, output, x)``; return a name for it, which operators of a graph may bear."""
     # Graphs refer to gradients by name for as long as they live. A bound method is a new object each time.

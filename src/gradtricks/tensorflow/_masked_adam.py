@@ -90,7 +90,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
         # Small parameters count them from the start, which is less work than to ask.
         known = ["ones" if is_small(v) else "zeros" for v in variables]
         self._differ = [self.add_variable((), how, "bool", name="differ") for how in known]
-        self._adopted = not tf.executing_eagerly()  # what a graph creates can't be read before it runs
+        self._adopted = False
         self._trainable_mask = [self._add(v, "bool", "trainable_mask", "ones") for v in variables]
         summed = variables if self.rounding == "compensated" else []
         self._compensations = [self._add(v, v.dtype, "compensation") for v in summed]
@@ -132,9 +132,11 @@ class MaskedAdam(keras.optimizers.Optimizer):
         self._adopt_older_state()
 
     def _adopt_older_state(self) -> None:
-        # Earlier versions kept no own steps of small parameters until a mask changed.
+        # Earlier versions kept no own steps of small parameters until a mask changed. What a graph creates
+        # has no value before the graph runs, unless it was restored.
         for index, variable in enumerate(self._trainable_variables):
-            if is_small(variable) and not tf.convert_to_tensor(self._differ[index]):
+            differ = self._differ[index].value
+            if is_small(variable) and differ.is_initialized() and not tf.convert_to_tensor(differ):
                 self._begin_own_steps(index)
         self._adopted = True
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
+from gradtricks.tensorflow._blocks import log_probability, negative_entropy
 from gradtricks.tensorflow._edits import is_readable
 from gradtricks.tensorflow._recursions import accumulate, as_coefficient, as_rewards, bounded
 from gradtricks.tensorflow._tensors import (
@@ -155,7 +156,9 @@ def policy_gradient_loss(
     """Average ``-w * adv * log pi(a)``; minimising it raises the probability of what had an advantage.
 
     Backward, the logits get ``w * adv * (pi - one_hot(a))`` over the count: a negative advantage lowers
-    the probability of the action, whatever the sign of the loss.
+    the probability of the action, whatever the sign of the loss. Logits of a large vocabulary are taken by
+    blocks, which needs twice their memory with the gradient; not by XLA, nor where the axes that a graph
+    knows aren't large by themselves.
 
     Args:
         logits_t: ``[..., A]``, unnormalised log-probabilities, floating-point.
@@ -184,9 +187,8 @@ def policy_gradient_loss(
         weight = tf.stop_gradient(weight)
     if w_t is not None:
         weight = weight * _as_factor("w_t", w_t, logits_t)
-    log_pi = tf.nn.log_softmax(at_least_float32(logits_t))
-    log_pi_a = tf.gather(log_pi, a_t, axis=-1, batch_dims=logits_t.shape.rank - 1)
-    return -tf.reduce_mean(product(weight, tf.where(possible, log_pi_a, np.nan)))
+    log_pi = tf.where(possible, log_probability(logits_t, a_t), np.nan)
+    return -tf.reduce_mean(product(weight, log_pi))
 
 
 def clipped_surrogate_pg_loss(
@@ -236,7 +238,8 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
     """Average ``-w * H(pi)``; minimising it keeps the policy from becoming sure too soon.
 
     Backward, the logits get ``w * pi * (log pi + H)`` over the count. An action with a logit of ``-inf`` is
-    impossible and adds nothing.
+    impossible and adds nothing. Logits of a large vocabulary are taken by blocks, as in
+    `policy_gradient_loss`.
 
     Args:
         logits_t: ``[..., A]``, unnormalised log-probabilities, floating-point.
@@ -250,11 +253,10 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
         -0.6931
     """
     logits_t = _as_logits(logits_t)
-    log_pi = tf.nn.log_softmax(at_least_float32(logits_t))
-    negative_entropy = tf.reduce_sum(product(tf.exp(log_pi), log_pi), axis=-1)
+    costs = negative_entropy(logits_t)
     if w_t is not None:
-        negative_entropy = negative_entropy * _as_factor("w_t", w_t, logits_t)
-    return tf.reduce_mean(negative_entropy)
+        costs = costs * _as_factor("w_t", w_t, logits_t)
+    return tf.reduce_mean(costs)
 
 
 def _as_logits(logits_t: tf.Tensor) -> tf.Tensor:
@@ -273,7 +275,7 @@ def _check_count(name: str, x: tf.Tensor) -> None:
 def _as_factor(name: str, value: tf.Tensor, logits_t: tf.Tensor) -> tf.Tensor:
     value = as_floating(name, value)
     check_shape(name, value.shape, logits_t.shape[:-1], "logits_t without its last axis")
-    return tf.cast(value, at_least_float32(logits_t).dtype)
+    return tf.cast(value, tf.float32 if logits_t.dtype.size < 4 else logits_t.dtype)
 
 
 def _as_actions(a_t: tf.Tensor, logits_t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
