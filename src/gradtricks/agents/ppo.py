@@ -156,8 +156,7 @@ def draw_weights(
         and ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
     """
     check_choice("view", view, tuple(VIEWS))
-    inputs, actions = VIEWS[view].inputs, VIEWS[view].actions
-    share = 2 if mirror else 1
+    inputs, actions, share = VIEWS[view].inputs, VIEWS[view].actions, 2 if mirror else 1
     units = check_integer("hidden_units", hidden_units, low=2) // share
     further = check_integer("second_units", second_units, low=0) // share
     if second_units and not further:
@@ -168,8 +167,7 @@ def draw_weights(
     if view == "cells":
         weights["cells"][pong.NO_CELL] = 0
     weights["bias"] = rng.normal(0, 1, units) if view == "places" else np.zeros(units)  # bend everywhere
-    if view == "screen":
-        weights |= draw_filters(rng)
+    weights |= draw_filters(rng) if view == "screen" else {}
     if further:
         weights["second"] = rng.normal(0, (2 / units) ** 0.5, (units, further))
         weights["second_bias"] = np.zeros(further)
@@ -283,24 +281,20 @@ def _processed(learner: BaseLearner, decided: _Decisions, next_observations: NDA
     """Turn rewards into advantages and targets, and lay the games end to end."""
     options, rewards = learner.options, decided.rewards
     values = np.concatenate([decided.values, learner.infer(next_observations)[1][None]])
-    if not options.baseline:
-        values = np.zeros_like(values)
+    values = values if options.baseline else np.zeros_like(values)
     # A game's last reward ends its last point, so a new game never lends its value to the one before.
     ends = rewards != 0 if options.reset_at_points else ~decided.going_on
     discounts = np.where(ends, 0, options.discount).astype(rewards.dtype)
     advantages, targets = learner.advantages(rewards, discounts, values)
     # The action of a game that starts anew had no effect.
     advantages = np.where(decided.playing, options.sign * advantages, 0)
-    targets = np.where(decided.playing, targets, decided.values)
-    columns = *decided[:3], advantages, targets
+    columns = *decided[:3], advantages, np.where(decided.playing, targets, decided.values)
     return Minibatch(*(column.reshape(-1, *column.shape[2:]) for column in columns))
 
 
 def _minibatches(batch: Minibatch, options: Options, rng: np.random.Generator) -> Iterator[Minibatch]:
     """Shuffle the decisions in each epoch, and drop an incomplete last minibatch."""
-    count = len(batch.actions)
-    size = min(options.minibatch_size, count)
+    size = min(options.minibatch_size, count := len(batch.actions))
     for _ in range(options.epochs):
-        order = rng.permutation(count)
-        for start in range(0, count - size + 1, size):
-            yield Minibatch(*(column[order[start : start + size]] for column in batch))
+        for part in rng.permutation(count)[: count // size * size].reshape(-1, size):
+            yield Minibatch(*(column[part] for column in batch))
