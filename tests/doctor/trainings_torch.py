@@ -326,6 +326,21 @@ def a_head_for_each_task():
 
 
 @training
+def heads_that_wait_for_their_task():
+    torch.manual_seed(0)
+    heads = nn.ModuleList(nn.Linear(4, 1) for _ in range(3))
+    model, x = nn.ModuleDict({"trunk": nn.Linear(4, 4), "heads": heads}), torch.randn(16, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        heads[1](torch.tanh(model["trunk"](x))).pow(2).mean().backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@training
 def gradients_edited_in_place():
     torch.manual_seed(0)
     model, x = nn.Linear(4, 1), torch.randn(16, 4)

@@ -1,6 +1,6 @@
 """One function for each thing that goes wrong with gradients; it yields the causes that a history shows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gradtricks.doctor.history import Event, History, Weight
 from gradtricks.doctor.holding import held_wrongly, idle, never_updated, never_zeroed
@@ -94,10 +94,26 @@ def unreached(history: History) -> Iterator[Cause]:
         yield Cause("cut by a checkpoint", tuple(missing), seen, checkpoint.place)
         return
     for finding, names in _by_finding(history, missing, lambda entry: not entry.connected):
+        if finding.reason == "made outside":
+            names = tuple(name for name in names if not _is_an_alternative(name, history.reached))
+            if not names:
+                continue
         kind = "not in the graph" if finding.reason in ("unused", "replaced", "made outside") else "cut"
         blamed = f" ({finding.operation})" if finding.operation else ""
         seen = f"no gradient arrives: {finding.reason}{blamed}"
         yield Cause(kind, names, seen, finding.place, finding.remedy)
+
+
+def _is_an_alternative(name: str, reached: Iterable[str]) -> bool:
+    """Say whether a list of layers has another that a gradient reaches, so that this one waits its turn."""
+    parts = name.split(".")
+    lists = {".".join(parts[:n]) + "." for n, part in enumerate(parts) if n and part.isdecimal()}
+    return any(
+        other.removeprefix(each)[0].isdecimal()
+        for each in lists
+        for other in reached
+        if other.startswith(each)
+    )
 
 
 def zero_everywhere(history: History) -> Iterator[Cause]:
