@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_choice, check_log_probability, check_shape
-from gradtricks.torch._edits import substitute
+from gradtricks.torch._edits import intercept, substitute
 from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import (
     as_floating,
@@ -45,41 +45,61 @@ def scaled(x: torch.Tensor, baseline: str, scale: str) -> torch.Tensor:
     return (less / std).masked_fill(std <= rounding * largest, 0)
 
 
-def averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:
-    """Average over the last axis and over the others, as `average_tokens` says."""
-    sums, weights = (x * weight).sum(-1), weight.sum(-1)
+def averaged(weighted: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:
+    """Average over the last axis what has been weighted, and over the others, as `average_tokens` says."""
     if normalize == "token":
-        return sums.sum() / nonzero(weights.sum())
-    return (sums / nonzero(weights) if normalize == "sequence" else sums).mean()
+        return weighted.sum() / nonzero(weight.sum())
+    sums = weighted.sum(-1)
+    return (sums / nonzero(weight.sum(-1)) if normalize == "sequence" else sums).mean()
 
 
-def log_ratio_of(log_pi: torch.Tensor, old: torch.Tensor, counted: torch.Tensor, level: str) -> torch.Tensor:
-    """Return the bounded logarithm of the ratio of each token, of its answer, or its mean over the answer."""
-    log_ratio = torch.where(counted, bounded(difference(log_pi, old)), 0)
+def log_ratio_of(
+    log_pi: torch.Tensor, now: torch.Tensor, old: torch.Tensor, weight: torch.Tensor, level: str, tame: bool
+) -> torch.Tensor:
+    """Return the bounded logarithm of the ratio of each token, of its answer, or its mean over the answer.
+
+    ``now`` is ``log_pi`` without a gradient, and a number where tokens don't count. Tame ones can't leave the
+    bounds.
+    """
+    if tame:
+        log_ratio = log_pi - old
+    else:
+        limit, least = now.new_tensor(_limit(now)), torch.finfo(now.dtype).min
+        old = _at_least(old, least)
+        log_ratio = _within(log_pi, _at_least(now, least) - old, -limit, limit, now - old)
     if level == "token":
         return log_ratio
-    sums = log_ratio.sum(-1, keepdim=True)
-    if level == "sequence_mean":
-        sums = sums / nonzero(counted.to(sums.dtype).sum(-1, keepdim=True))
-    return bounded(sums)
+    counted = weight.sign().abs_()  # a comparison takes four times as long
+    sums = (log_ratio * counted).sum(-1, keepdim=True)
+    return bounded(sums / nonzero(counted.sum(-1, keepdim=True)) if level == "sequence_mean" else sums)
 
 
 def clipped_ratio(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.Tensor:
     """Return the ratio that costs are multiplied with: bounded on the side to which they push it."""
     if clip is not None:
-        lowest, highest, *most = _bounds(clip, log_ratio, "two or three", (2, 3))
-        bound = torch.where(costs < 0, highest, lowest)
-        beyond = torch.where(costs < 0, log_ratio > bound, log_ratio < bound)
-        log_ratio = torch.where(beyond, bound, log_ratio)  # the slope of torch.clamp at a bound has changed
-        for bound in most:
-            log_ratio = torch.where((costs > 0) & (log_ratio > bound), bound, log_ratio)
+        low, high, *most = _bounds(clip, log_ratio, "two or three", (2, 3))
+        lowest = torch.where(costs < 0, -math.inf, low)
+        highest = torch.where(costs < 0, high, most[0] if most else math.inf)
+        log_ratio = log_ratio.expand(torch.broadcast_shapes(log_ratio.shape, costs.shape))
+        log_ratio = _within(log_ratio, stopped(log_ratio), lowest, highest)
     return log_ratio.exp()
+
+
+def _within(
+    x: torch.Tensor, value: torch.Tensor, lowest: Any, highest: Any, moving: torch.Tensor | None = None
+) -> torch.Tensor:
+    # The value within bounds, and within them the slope of x: where what moves with it is that value still.
+    # A mask that is kept would be stored as bool, for which the compiler's loops take ten times as long.
+    moving = value if moving is None else moving
+    value = torch.minimum(torch.maximum(value, lowest), highest)
+    slope = 1 - (value - moving).sign().abs_()
+    return intercept(x, lambda g, slope: g * slope, slope, linear=True, value=value)
 
 
 def clipped_weight(log_ratio: torch.Tensor, clip: Any) -> torch.Tensor:
     """Return the ratio as a constant, bounded on both sides."""
     lowest, highest = _bounds(clip, log_ratio, "two", (2,))
-    return stopped(torch.where(log_ratio > highest, highest, torch.maximum(log_ratio, lowest))).exp()
+    return torch.minimum(torch.maximum(stopped(log_ratio), lowest), highest).exp()
 
 
 def difference(log_pi: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -90,8 +110,12 @@ def difference(log_pi: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def bounded(d: torch.Tensor, *, above: bool = True) -> torch.Tensor:
     """Bound logarithms below, and above, so that products of two exponentials don't overflow."""
-    limit = math.log(torch.finfo(d.dtype).max) / 2
+    limit = _limit(d)
     return clamped(d, -limit, limit) if above else _at_least(d, -limit)
+
+
+def _limit(d: torch.Tensor) -> float:
+    return math.log(torch.finfo(d.dtype).max) / 2
 
 
 def _at_least(x: torch.Tensor, low: float) -> torch.Tensor:
@@ -135,12 +159,26 @@ def as_tokens(name: str, x: object) -> torch.Tensor:
     return given
 
 
-def check_log_probs(counted: torch.Tensor, **values: torch.Tensor) -> None:
-    """Raise if a token that counts has a log-probability above 0, where values can be looked at."""
-    for name, value in values.items():
-        if is_readable(value, counted) and not (known := stopped(value)).max() <= 0:  # padding may be NaN
-            highest = torch.where(counted, known, -1).max()
+def are_tame(weight: torch.Tensor, costs: torch.Tensor, **log_probs: torch.Tensor) -> bool:
+    """Say whether all are seen to be ordinary numbers, so that nothing has to be bounded or left out.
+
+    Raises if a token that counts has a log-probability above 0, where values can be looked at.
+    """
+    if not is_readable(weight, costs, *log_probs.values()):
+        return False
+    tame = all(map(math.isfinite, _range(costs)))
+    for name, value in log_probs.items():
+        low, high = _range(value)
+        tame = tame and -_limit(at_least_float32(value)) <= low and high <= 0
+        if not high <= 0:  # padding may be NaN
+            highest = torch.where(weight != 0, stopped(value), -1).max()
             check_log_probability(name, float(highest), torch.finfo(value.dtype).eps)
+    return tame
+
+
+def _range(x: torch.Tensor) -> tuple[float, float]:
+    low, high = stopped(x).aminmax()
+    return low.item(), high.item()
 
 
 def as_mask(mask: object, given: torch.Tensor) -> torch.Tensor:
@@ -159,13 +197,15 @@ def as_other(name: str, value: object, given: torch.Tensor) -> torch.Tensor:
     return stopped(value).to(at_least_float32(given).dtype)
 
 
-def costs_of(advantages: object, counted: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Return minus the advantage of each token that counts, from one for each answer or for each token."""
+def costs_of(advantages: object, given: torch.Tensor) -> torch.Tensor:
+    """Return minus the advantages, one for each token, or one for each answer as ``[..., 1]``."""
     advantages = as_floating("advantages", advantages)
     if advantages.ndim < given.ndim:
         check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
-        advantages = advantages.unsqueeze(-1).expand(given.shape)
-    return torch.where(counted, -as_other("advantages", advantages, given), 0)
+        advantages = advantages.unsqueeze(-1)
+    else:
+        check_shape("advantages", advantages.shape, given.shape, "log_probs")
+    return -stopped(advantages).to(at_least_float32(given).dtype)
 
 
 def _bounds(clip: Any, log_ratio: torch.Tensor, words: str, counts: tuple[int, ...]) -> list[torch.Tensor]:

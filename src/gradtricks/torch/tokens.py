@@ -10,6 +10,7 @@ import torch
 
 from gradtricks._core.checks import check_choice, check_interval, check_number
 from gradtricks.torch import _tokens
+from gradtricks.torch._edits import substitute
 from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, at_least_float32
 
@@ -133,16 +134,25 @@ def token_policy_loss(
     _tokens.check_surrogate(surrogate, ratio, clip)
     given = _tokens.as_tokens("log_probs", log_probs)
     log_pi, weight = at_least_float32(given), _tokens.as_mask(mask, given)
-    counted, old = weight != 0, _tokens.as_other("old_log_probs", old_log_probs, given)
-    _tokens.check_log_probs(counted, log_probs=log_probs, old_log_probs=old_log_probs)
-    costs = _tokens.costs_of(advantages, counted, given)
-    if ratio == "none":
-        return _tokens.averaged(torch.where(costs == 0, 0, log_pi) * costs, weight, normalize)
-    log_ratio = _tokens.log_ratio_of(log_pi, old, counted, ratio)
-    if surrogate == "cispo":
-        costs_of_weights = _tokens.clipped_weight(log_ratio, clip) * costs
-        return _tokens.averaged(torch.where(costs == 0, 0, log_pi) * costs_of_weights, weight, normalize)
-    return _tokens.averaged(_tokens.clipped_ratio(log_ratio, costs, clip) * costs, weight, normalize)
+    old = _tokens.as_other("old_log_probs", old_log_probs, given)
+    costs = _tokens.costs_of(advantages, given)
+    tame = _tokens.are_tame(weight, costs, log_probs=log_probs, old_log_probs=old_log_probs)
+    linear = ratio == "none" or surrogate == "cispo"  # in log pi
+    x, counts, now = log_pi, weight, stopped(log_pi)
+    if not tame:  # what doesn't count may be anything
+        now, old, costs = (torch.where(weight != 0, each, 0) for each in (now, old, costs))
+    if ratio != "none":
+        log_ratio = _tokens.log_ratio_of(now if linear else log_pi, now, old, weight, ratio, tame)
+        if linear:
+            costs = costs * _tokens.clipped_weight(log_ratio, clip)
+        else:
+            x = _tokens.clipped_ratio(log_ratio, costs, clip)
+    if x.shape[-1] == costs.shape[-1] == 1:  # one ratio for all tokens of an answer
+        counts = weight.sum(-1, keepdim=True)
+    weighted = costs * counts
+    if linear and not tame:  # what weighs nothing may be anything, and an impossible token too
+        x = substitute(torch.where(weighted == 0, 0, now), log_pi)
+    return _tokens.averaged(x * weighted, counts, normalize)
 
 
 def kl_penalty(
@@ -249,10 +259,13 @@ def importance_weights(
     highest = math.inf if truncate is None else check_number("truncate", truncate, low=0)
     low, high = check_interval("mask_outside", mask_outside, low=0)
     given = _tokens.as_tokens("log_probs", log_probs)
-    log_pi, counted = stopped(at_least_float32(given)), _tokens.as_mask(mask, given) != 0
+    log_pi, weight = stopped(at_least_float32(given)), _tokens.as_mask(mask, given)
     old = _tokens.as_other("old_log_probs", old_log_probs, given)
-    _tokens.check_log_probs(counted, log_probs=log_probs, old_log_probs=old_log_probs)
-    rho = _tokens.log_ratio_of(log_pi, old, counted, level).exp()
+    tame = _tokens.are_tame(weight, old.new_zeros(()), log_probs=log_probs, old_log_probs=old_log_probs)
+    counted = weight != 0
+    if not tame:
+        log_pi, old = (torch.where(counted, x, 0) for x in (log_pi, old))
+    rho = _tokens.log_ratio_of(log_pi, log_pi, old, weight, level, tame).exp()
     return torch.where(counted & (rho >= low) & (rho <= high), rho.clamp(max=highest), 0)
 
 
@@ -279,4 +292,4 @@ def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "tok
     check_choice("normalize", normalize, _NORMALIZATIONS)
     given = _tokens.as_tokens("x", x)
     weight = _tokens.as_mask(mask, given)
-    return _tokens.averaged(torch.where(weight != 0, at_least_float32(given), 0), weight, normalize)
+    return _tokens.averaged(torch.where(weight != 0, at_least_float32(given), 0) * weight, weight, normalize)
