@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradtricks.cli import app
+from gradtricks.doctor.late import Late
 
 HEAD = """
 import keras
@@ -87,6 +88,31 @@ HEALTHY = {
         sources="vs",
         gradients="given",
     ),
+    "fitted_to_a_generator": """
+def batches():
+    while True:
+        yield x, y
+
+
+model.compile("sgd", "mse")
+model.fit(batches(), steps_per_epoch=9, verbose=0, shuffle=False)
+""",
+}
+FIT = "model.compile('sgd', 'mse')\n"
+ELSEWHERE = {
+    "thread": FIT
+    + """
+from threading import Thread
+thread = Thread(target=lambda: model.fit(x, y, verbose=0))
+thread.start()
+thread.join()
+""",
+    "replicas": f"""
+with tf.distribute.MirroredStrategy().scope():
+    model = dense()
+    {FIT}
+model.fit(x, y, verbose=0)
+""",
 }
 SATURATED = "tf.nn.relu(model(x) * 0 - 1)"
 FAULTY = {
@@ -139,3 +165,16 @@ def test_a_fault_in_any_shape_is_named_in_tensorflow(in_tensorflow, tmp_path, na
     result = examined(tmp_path, script)
     assert result.exit_code == 1, result.output
     assert f"\n1. {cause}" in result.stdout
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_trains_elsewhere_is_not_called_healthy(in_tensorflow, tmp_path, name):
+    result = examined(tmp_path, ELSEWHERE[name])
+    assert (result.exit_code, result.stdout) == (4, "0 updates watched, nothing found\n"), result.output
+    assert "process, thread or replica trains" in result.output
+
+
+def test_a_failure_while_looking_back_is_no_missing_training(in_tensorflow, tmp_path, monkeypatch):
+    monkeypatch.setattr(Late, "worst", lambda recorder: 1 / 0)
+    result = examined(tmp_path, "raise ValueError('of its own')")
+    assert (result.exit_code, "ZeroDivisionError" in result.output) == (3, True)

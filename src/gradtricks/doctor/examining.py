@@ -61,7 +61,8 @@ class Examination:
         if self.exit_code == 4:
             return (
                 "expected a training; got a script without a backward pass and without an update; "
-                "remedy: give the one that trains, or where that is another process, call diagnose there"
+                "remedy: give the one that trains, or where another process, thread or replica trains, "
+                "call diagnose there"
             )
         return "" if self.failure is None else "".join(_without_ours(self.failure).format()).rstrip()
 

@@ -175,8 +175,9 @@ class Watching:
         """Where a program failed, find out what spoilt the values of the update that it didn't come to."""
         if error is None:
             return
-        history, loss = self.history, self.recorder.worst()
+        history = self.history
         history.stopped = not (isinstance(error, SystemExit) and not error.code)
+        loss = self.recorder.worst()
         known = any(b.loss in BAD or any(e.gradient in BAD for e in b.entries) for b in history.unwell)
         if not history.stopped or known or loss not in BAD:
             return

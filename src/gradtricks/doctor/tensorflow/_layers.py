@@ -100,7 +100,7 @@ class Layers:
         @wraps(original)
         def call(layer: Any, *args: Any, **options: Any) -> Any:
             self.called.append(layer)
-            if self.watch.depth or not tf.executing_eagerly():
+            if self.watch.depth or not tf.executing_eagerly() or not self.watch.recorder.is_listening():
                 return original(layer, *args, **options)
             self.called = [layer]
             before, self.evaluating = len(self.watch.recorder.operations), options.get("training") is False

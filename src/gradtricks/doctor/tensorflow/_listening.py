@@ -98,8 +98,8 @@ class Recorder(TensorRecorder):
         original = script_ops.py_func_common
 
         def py_func_common(function: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
-            tensors = [tensor for tensor in tf.nest.flatten(inputs) if isinstance(tensor, tf.Tensor)]
-            if self.is_listening():
+            tensors = [tensor for tensor in tf.nest.flatten(inputs) if isinstance(tensor, ops.EagerTensor)]
+            if self.is_listening() and tensors:
                 self.export("numpy_function", [self.read(tensor) for tensor in tensors], None)
             return original(function, inputs, *rest, **options)
 

@@ -97,7 +97,7 @@ class Watch(Watching):
 
     def on_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def gradient(tape: tf.GradientTape, target: Any, sources: Any, *rest: Any, **options: Any) -> Any:
-            if self.recorder.is_deaf or tape is self.recorder.tape:
+            if not self.recorder.is_listening() or tape is self.recorder.tape:
                 return original(tape, target, sources, *rest, **options)
             asked = tf.nest.flatten(sources)
             if self.limit:
@@ -128,7 +128,7 @@ class Watch(Watching):
         """Return what starts a tape, before which an update by hand was done."""
 
         def enter(tape: tf.GradientTape) -> tf.GradientTape:
-            mine = self.recorder.is_deaf or tape is self.recorder.tape
+            mine = not self.recorder.is_listening() or tape is self.recorder.tape
             if not mine and tf.executing_eagerly() and self.note_by_hand():
                 self.end_update(len(self.optimizers))
             return original(tape)
@@ -171,7 +171,7 @@ class Watch(Watching):
 
         def clip(tensors: Any, *rest: Any, **options: Any) -> Any:
             given = [tensor for tensor in tf.nest.flatten(tensors) if self.updates.is_gradient(tensor)]
-            if given and not self.recorder.is_deaf:
+            if given and self.recorder.is_listening():
                 self.updates.clipped.append((self.note("clip", size=len(given)), given))
             return original(tensors, *rest, **options)
 
@@ -179,7 +179,9 @@ class Watch(Watching):
 
     def on_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            if self.recorder.is_deaf:  # within an optimizer that wraps this one
+            if (
+                not self.recorder.is_listening()
+            ):  # but is in an optimizer that wraps this one, or another thread
                 return original(optimizer, grads, trainable_variables)
             variables = trainable_variables
             variables = optimizer._trainable_variables if variables is None else variables
@@ -203,7 +205,7 @@ class Watch(Watching):
         def apply(optimizer: Any, *args: Any, **options: Any) -> Any:
             event = self.note("unscale")
             result = original(optimizer, *args, **options)
-            if self.history.events[-1] is event and not self.recorder.is_deaf:
+            if self.history.events[-1] is event and self.recorder.is_listening():
                 self.updates.skip()
                 self.optimizers.add(id(optimizer.inner_optimizer))
                 self.note_skip(len(self.optimizers))

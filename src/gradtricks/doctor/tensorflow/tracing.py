@@ -5,6 +5,7 @@ an operation hands on no slope, the path is cut; named too is the factor that ma
 """
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -91,10 +92,12 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
 
 @contextmanager
 def eagerly() -> Iterator[None]:
-    """Run functions eagerly, for a while."""
+    """Run functions eagerly, for a while, but for those of tf.data, which warns of that."""
     before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Even though the `tf.config", UserWarning)
+            yield
     finally:
         tf.config.run_functions_eagerly(before)
