@@ -272,7 +272,7 @@ MOST_LINES = {
     "src/gradtricks/warm": 1_525,
     "src/gradtricks/lab": 7_677,
     "src/gradtricks/book": 2_677,
-    "tests": 30_797,
+    "tests": 30_811,
 }
 
 

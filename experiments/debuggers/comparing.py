@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from environments import PAIRED, make_environment
+from examine import FAILED
 from reports import FRAMEWORKS, HERE, Case, read_cases, read_healthy
 
 Finding = dict[str, object]  # rule, words, lines
@@ -27,7 +28,7 @@ def run_tool(tool: str, framework: str, only: Iterable[str], environments: Path)
 
     Raises:
         ValueError: A name in ``only`` is no case's.
-        RuntimeError: The process of the tool ended before the last training.
+        RuntimeError: The process of the tool ended before the last training, or the tool failed in all.
     """
     lines = {f"faulty {case.name}": case.faulty for case in read_cases(framework)}
     lines |= {f"healthy {name}": line for name, line in read_healthy(framework).items()}
@@ -58,6 +59,12 @@ def run_tool(tool: str, framework: str, only: Iterable[str], environments: Path)
         raise RuntimeError(
             f"expected {len(keys)} reports of {tool}; got {len(told)} and {printed.stderr.strip()[-500:]}; "
             f"remedy: delete {environments / tool}, which is made anew"
+        )
+    # One that isn't there must not pass for one that finds nothing.
+    if told and all(each["ended"].startswith(FAILED) for each in told):
+        raise RuntimeError(
+            f"expected {tool} to examine a training; got {told[0]['ended'][-500:]}; "
+            f"remedy: delete {environments / tool}, which is made anew, or mend adapters/{tool}.py"
         )
     return dict(zip(keys, told))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 CPU_SECONDS = 120  # after which a training is stopped
 WALL_SECONDS = 600
+FAILED = "the tool failed: "  # before the traceback of an error that isn't the training's
 
 
 def examine(tool, line):
@@ -46,7 +47,7 @@ def _examine_here(tool, line, out):
         findings, ended = tool(*line)
         told = {"findings": findings, "ended": ended}
     except BaseException:
-        told = {"findings": [], "ended": f"the tool failed: {traceback.format_exc()[-1500:]}"}
+        told = {"findings": [], "ended": f"{FAILED}{traceback.format_exc()[-1500:]}"}
     out.write_text(json.dumps(told))
     os._exit(0)
 

@@ -198,6 +198,20 @@ def test_a_tool_whose_process_ends_early_is_an_error(tmp_path, monkeypatch):
         comparing.run_tool("gradtricks", "torch", ["hidden_kept"], tmp_path)
 
 
+def test_a_tool_that_fails_in_all_trainings_is_an_error(tmp_path, monkeypatch):
+    failed = reports.json.dumps(
+        {"findings": [], "ended": "the tool failed: no traincheck-collect", "seconds": 0}
+    )
+    monkeypatch.setattr(comparing, "make_environment", lambda *_: "python")
+    monkeypatch.setattr(
+        subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{failed}\n" * 2, stderr="")
+    )
+    with pytest.raises(
+        RuntimeError, match="traincheck to examine a training; got the tool failed: no trainch"
+    ):
+        comparing.run_tool("traincheck", "torch", ["forum_84911"], tmp_path)
+
+
 def test_a_tool_that_nobody_compares_is_refused(tmp_path):
     with pytest.raises(ValueError, match="tool must be one of gradtricks, detect_anomaly, torch_audit"):
         environments.make_environment("nothing", tmp_path)
@@ -207,7 +221,7 @@ def test_a_tool_that_learns_gets_cases_with_twins(tmp_path, monkeypatch):
     def run(command, **options):
         names = [reports.Path(line[0]).name for line in reports.json.loads(options["input"])]
         assert set(names) == {"faulty.py", "healthy.py"}
-        return SimpleNamespace(stdout="[]\n" * len(names), stderr="")
+        return SimpleNamespace(stdout='{"ended": ""}\n' * len(names), stderr="")
 
     monkeypatch.setattr(comparing, "make_environment", lambda *_: "python")
     monkeypatch.setattr(subprocess, "run", run)
