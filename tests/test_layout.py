@@ -263,16 +263,16 @@ def test_modules_of_lab_engine_and_book_have_distinct_names():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 5_415,
+    "src/gradtricks/torch": 5_468,
     "src/gradtricks/tensorflow": 4_759,
     "src/gradtricks/reference": 1_636,
     "src/gradtricks/_core": 1_776,
     "src/gradtricks/doctor": 5_967,
     "src/gradtricks/agents": 4_818,
     "src/gradtricks/warm": 1_525,
-    "src/gradtricks/lab": 7_633,
+    "src/gradtricks/lab": 7_674,
     "src/gradtricks/book": 2_677,
-    "tests": 30_737,
+    "tests": 30_758,
 }
 
 

@@ -409,6 +409,27 @@ def test_former_runs_are_replaced_when_all_new_ones_are_there(published, project
     assert {path.name for path in (published / "game").iterdir()} == found
 
 
+def test_a_grid_that_grew_costs_what_is_new(published, project):
+    before, sweep = Published(published).sweep("game")[1], project / "experiments" / "game.sweep.yaml"
+    sweep.write_text(RATES.replace("[0.1, 0.2]", "[0.2, 0.3]"))
+    shutil.rmtree(project / "_build", ignore_errors=True)  # the store needs to hold none of them
+    said = invoke("publish", str(sweep), "--missing")
+    assert ("2 done, 0 failed" in said, "(2 of its runs from before)" in said) == (True, True)
+    runs = {run.label: run for run in Published(published).sweep("game")[1]}
+    assert list(runs) == ["0.2-0", "0.2-1", "0.3-0", "0.3-1"]
+    assert [runs[run.label].record for run in before[2:]] == [run.record for run in before[2:]]
+    assert [runs[f"0.3-{seed}"].read_file("policy.bin") for seed in (0, 1)] == [bytes(10), b"\1" * 10]
+    assert "4 of its runs" in invoke("publish", str(sweep), "--missing")  # nothing is left to do
+
+
+@pytest.mark.parametrize("change", [("rate + seed", "rate + seed + 1"), ("0.1  # per", "0.15  # per")])
+def test_code_that_gives_other_numbers_leaves_nothing_as_it_was(published, project, change):
+    notebook, sweep = project / "experiments" / "game.ipynb", project / "experiments" / "game.sweep.yaml"
+    notebook.write_text(notebook.read_text().replace(*change))
+    sweep.write_text(RATES.replace("[0.1, 0.2]", "[0.2, 0.3]"))
+    assert "4 done" in invoke("publish", str(sweep), "--missing")
+
+
 @pytest.mark.parametrize("edit", [Path.unlink, lambda path: path.write_bytes(path.read_bytes() + b"a")])
 def test_records_that_are_gone_or_others_stop_the_build(published, lay_out, edit):
     edit(published / "game.jsonl.gz")

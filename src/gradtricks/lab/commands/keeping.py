@@ -18,12 +18,14 @@ from gradtricks.lab.storage import DEFAULT_STORE
     "gradtricks publish --dry-run",
     "gradtricks publish",
     "gradtricks publish experiments/pong.sweep.yaml --workers 1",
+    "gradtricks publish experiments/muzero_momentum.sweep.yaml --missing",
 )
 def publish(
     files: given.SweepFiles = None,
     workers: given.Workers = None,
     timeout: given.Timeout = None,
     retry: given.Retry = None,
+    missing: given.Missing = False,
     dry_run: given.DryRun = False,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
@@ -33,6 +35,7 @@ def publish(
     finished, they replace its former ones in experiments/published, which belongs
     into git, and which [bold]--store experiments/published[/bold] shows. Runs that a
     [bold]sweep[/bold] has done in the same store, on a cluster for example, aren't done again.
+    With [bold]--missing[/bold] a grid that has grown costs only what is new.
     A sweep that says [bold]gpu: true[/bold] is left out where there is no GPU.
     """
     from gradtricks.lab.commands import publishing
@@ -44,7 +47,7 @@ def publish(
         return
     how = {"workers": workers, "timeout_s": timeout, "retry_failed": retry == "failed", "store": store}
     failed = 0
-    for found in publishing.publish(files or (), console=output, **how):
+    for found in publishing.publish(files or (), missing=missing, console=output, **how):
         yield report(found)
         failed += len(found.failed)
     raise typer.Exit(1 if failed else 0)

@@ -123,6 +123,10 @@ All = Annotated[bool, _what("--all", help="Every run in a row, with all that is 
 Failed = Annotated[bool, _what("--failed", help="Delete failed runs too.")]
 Stale = Annotated[bool, _what("--stale", help="Delete finished runs too whose code or libraries changed.")]
 
+Missing = Annotated[
+    bool, _what("--missing", help="Only what isn't published yet, if the quick runs give the same numbers.")
+]
+
 Workers = Annotated[
     int | None,
     _how("--workers", help="Runs at once; without it, as many as there are cores for.", min=1, metavar="N"),

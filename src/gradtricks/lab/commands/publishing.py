@@ -25,7 +25,7 @@ from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import store_of_runs
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.outcomes import SweepResult, sweep
-from gradtricks.lab.sweeps.publication import keep
+from gradtricks.lab.sweeps.publication import keep, still_given
 from gradtricks.lab.sweeps.reading import find_run, opened
 from gradtricks.lab.sweeps.sweep import Sweep, read_sweep
 
@@ -82,7 +82,9 @@ def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
     return found
 
 
-def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepResult]:
+def publish(
+    files: Sequence[str | Path] = (), *, missing: bool = False, **options: Any
+) -> Iterator[SweepResult]:
     """Run published sweeps as `sweep` does, and keep their runs with the sources, in ``published/``.
 
     That is done for each sweep when all its runs have finished; its former runs are replaced. Before them the
@@ -91,6 +93,8 @@ def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepR
 
     Args:
         files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
+        missing: Do only those runs that aren't published yet, and keep the others, if the quick runs give the
+            same numbers as when they were published; otherwise all.
         **options: Of `sweep`.
 
     Yields:
@@ -109,9 +113,13 @@ def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepR
         if planned not in possible:
             yield SweepResult(planned.name, str(options.get("store", DEFAULT_STORE)), (), gpus=())
             continue
-        found = sweep(planned, **options)
-        kept = None if found.failed else str(keep(planned, found.finished, quick[planned.notebook]))
-        yield replace(found, published=kept, gpus=gpus if planned.gpu else None)
+        now = quick[planned.notebook]
+        former = still_given(planned, now) if missing else {}
+        found = sweep(
+            replace(planned, specs=tuple(s for s in planned.specs if s.request not in former)), **options
+        )
+        kept = None if found.failed else str(keep(planned, found.finished, now, former))
+        yield replace(found, published=kept, former=len(former), gpus=gpus if planned.gpu else None)
 
 
 def _quick_runs(notebook: Path, store: str | Path = DEFAULT_STORE, **options: Any) -> list[StoredRun]:

@@ -160,7 +160,8 @@ def report(result: "SweepResult") -> RenderableType:
     lines = [f"{result.name}: {done}, {len(result.failed)} failed."]
     lines.append(f"Runs: {near(result.store)}")
     lines += [f"GPU: {', '.join(result.gpus)}"] if result.gpus else []
-    lines += [f"Published: {near(result.published)}"] if result.published else []
+    beside = f" ({result.former} of its runs from before)" if result.former else ""
+    lines += [f"Published: {near(result.published)}{beside}"] if result.published else []
     lines += [f"Plot: {path}" for path in result.plots]
     lines += [f"No plot: {result.unplotted}"] if result.unplotted else []
     said = Text("\n".join(lines))

@@ -28,6 +28,7 @@ class SweepResult:
         plots: Files of its plots.
         unplotted: Why there are none; None where there are some.
         published: Where `publish` has kept its runs; None where it hasn't.
+        former: How many that were published before are kept beside these.
         gpus: Names of the GPUs here, of a published sweep that needs one; without any it was left out.
     """
 
@@ -37,6 +38,7 @@ class SweepResult:
     plots: tuple[Path, ...] = ()
     unplotted: str | None = None
     published: str | None = None
+    former: int = 0
     gpus: tuple[str, ...] | None = None
 
     @property

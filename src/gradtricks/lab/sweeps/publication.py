@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from gradtricks.lab.storage.places import MANIFEST, explained
 from gradtricks.lab.storage.published import RECORDS, Published, PublishedRun, as_lines
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.sweep import Sweep
-from gradtricks.lab.sweeps.witness import witnesses_of
+from gradtricks.lab.sweeps.witness import judge, witnesses_of
 
 FOLDER = "published"  # beside the sweeps' files
 
@@ -29,14 +29,20 @@ _LONGEST = 80  # characters of what a run is called
 _ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 
 
-def keep(sweep: Sweep, runs: Iterable[StoredRun], quick: Iterable[StoredRun] = ()) -> Path:
+def keep(
+    sweep: Sweep,
+    runs: Iterable[StoredRun],
+    quick: Iterable[StoredRun] = (),
+    former: Mapping[str, StoredRun] | None = None,
+) -> Path:
     """Publish all runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
-    The quick runs of its notebook are what later code is judged by. A killed process may leave
+    The quick runs of its notebook are what later code is judged by. Former runs, as `still_given` finds them,
+    stay. A killed process may leave
     files of both: they aren't believed, and publishing again mends it. Returned is the file of the records.
     A StoreError says that the folder can't be written to, or that a file of a run isn't what it was.
     """
-    root, finished = _folder(sweep), {run.request: run for run in runs}
+    root, finished = _folder(sweep), {run.request: run for run in runs} | dict(former or {})
     ordered = [finished[run.request] for run in sweep.specs]
     published = _laid_out(sweep, ordered, root)
     records = as_lines(published)
@@ -86,17 +92,36 @@ def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
     return replace(shown, replanned=asked != done), list(runs)
 
 
+def still_given(sweep: Sweep, quick: Iterable[StoredRun]) -> dict[str, StoredRun]:
+    """Find the published runs that a sweep would do again, by their request now.
+
+    None where the quick runs of its notebook don't give the same numbers as then, bit for bit. One with
+    another parameter or another count of threads is another run.
+    """
+    then, runs = as_published(sweep)
+    if judge(then.witnesses, quick) != "the same numbers":
+        return {}
+    known = {(_given(run), run.record["provenance"]["threads"]): run for run in runs}
+    found = {spec.request: known.get((_given(spec), spec.threads)) for spec in sweep.specs}
+    return {request: run for request, run in found.items() if run}
+
+
 def _configurations(runs: Iterable[Spec | StoredRun], names: Collection[str]) -> set[str]:
     """Write what each run is given under some names."""
-    given = (sorted(run.parameters.items()) for run in runs)
-    return {literal({name: value for name, value in each if name in names}) for each in given}
+    return {_given(run, names) for run in runs}
+
+
+def _given(run: Spec | StoredRun, names: Collection[str] | None = None) -> str:
+    items = sorted(run.parameters.items())
+    return literal({name: value for name, value in items if names is None or name in names})
 
 
 def _laid_out(sweep: Sweep, runs: Sequence[StoredRun], root: Path) -> list[PublishedRun]:
     """Give each run its place, and each of its files a name of its own, whatever its case."""
-    labels = _labels(sweep, runs)
+    cases = [sweep.cases.get(spec.request, "") for spec in sweep.specs]
+    labels = _labels(sweep, runs, cases)
     taken, published = {label.lower() for label in labels}, []
-    for run, label in zip(runs, labels, strict=True):
+    for run, label, case in zip(runs, labels, cases, strict=True):
         paths = {}
         for name in run.files:
             called = f"{label}{Path(name).suffix if len(run.files) == 1 else f'-{name}'}"
@@ -104,7 +129,6 @@ def _laid_out(sweep: Sweep, runs: Sequence[StoredRun], root: Path) -> list[Publi
                 called = f"{label}-{run.request[:12]}-{name}"
             taken.add(called.lower())
             paths[name] = f"{sweep.name}/{called}"
-        case = sweep.cases.get(run.request, "")
         published.append(
             PublishedRun(f"{root}/{sweep.name}/{label}", run.record, sweep.notebook, case, paths)
         )
@@ -126,9 +150,8 @@ def _beside(root: Path, sweep: str) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
+def _labels(sweep: Sweep, runs: Sequence[StoredRun], cases: Sequence[str]) -> list[str]:
     """Call each run by what isn't the same in all: its configuration and the values of parameters."""
-    cases = [sweep.cases.get(run.request, "") for run in runs]
     found = varying({name: [run.parameters.get(name) for run in runs] for name in sweep.varied}, cases)
     spelled = [*zip(*(map(text_of, values) for values in found.values()))] or [()] * len(runs)
     labels = [_ODD.sub("-", "-".join(filter(None, each))).strip("-.")[:_LONGEST] for each in spelled]
