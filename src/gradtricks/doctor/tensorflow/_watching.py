@@ -179,9 +179,7 @@ class Watch(Watching):
 
     def on_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            if (
-                not self.recorder.is_listening()
-            ):  # but is in an optimizer that wraps this one, or another thread
+            if not self.recorder.is_listening():  # within another optimizer, or in another thread
                 return original(optimizer, grads, trainable_variables)
             variables = trainable_variables
             variables = optimizer._trainable_variables if variables is None else variables
