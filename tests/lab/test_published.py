@@ -430,6 +430,20 @@ def test_code_that_gives_other_numbers_leaves_nothing_as_it_was(published, proje
     assert "4 done" in invoke("publish", str(sweep), "--missing")
 
 
+def test_a_grid_that_grew_on_another_processor_keeps_its_runs_and_what_witnesses_for_them(published, project):
+    manifest, sweep = published / "game.json", project / "experiments" / "game.sweep.yaml"
+    told = json.loads(manifest.read_text())
+    told["witnesses"][""] |= {
+        "processor": "another",
+        "results": told["witnesses"][""]["results"].replace("1", "2"),
+    }
+    manifest.write_text(json.dumps(told))
+    sweep.write_text(RATES.replace("[0.1, 0.2]", "[0.2, 0.3]"))
+    assert "(2 of its runs from before)" in invoke("publish", str(sweep), "--missing")
+    assert json.loads(manifest.read_text())["witnesses"] == told["witnesses"]
+    assert "4 of its runs" in invoke("publish", str(sweep), "--missing")
+
+
 @pytest.mark.parametrize("edit", [Path.unlink, lambda path: path.write_bytes(path.read_bytes() + b"a")])
 def test_records_that_are_gone_or_others_stop_the_build(published, lay_out, edit):
     edit(published / "game.jsonl.gz")

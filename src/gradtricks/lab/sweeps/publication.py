@@ -38,11 +38,14 @@ def keep(
     """Publish all runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
     The quick runs of its notebook are what later code is judged by. Former runs, as `still_given` finds them,
-    stay. A killed process may leave
-    files of both: they aren't believed, and publishing again mends it. Returned is the file of the records.
-    A StoreError says that the folder can't be written to, or that a file of a run isn't what it was.
+    stay, and so do theirs, if these come from another processor: only there can later code give the same. A
+    killed process may leave files of both: they aren't believed, and publishing again mends it. Returned is
+    the file of the records. A StoreError says that the folder can't be written to, or that a file of a run
+    isn't what it was.
     """
     root, finished = _folder(sweep), {run.request: run for run in runs} | dict(former or {})
+    before, now = as_published(sweep)[0].witnesses if former else {}, list(quick)
+    elsewhere = bool(before) and judge(before, now) == "another processor"
     ordered = [finished[run.request] for run in sweep.specs]
     published = _laid_out(sweep, ordered, root)
     records = as_lines(published)
@@ -53,7 +56,7 @@ def keep(
         varied=sweep.varied,
         shown=sweep.shown,
         records=hashlib.sha256(records).hexdigest(),
-        witnesses=witnesses_of(quick),
+        witnesses=before if elsewhere else witnesses_of(now),
     )
     with explained(str(root)), _beside(root, sweep.name) as new:
         (new / sweep.name).mkdir()
@@ -95,11 +98,11 @@ def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
 def still_given(sweep: Sweep, quick: Iterable[StoredRun]) -> dict[str, StoredRun]:
     """Find the published runs that a sweep would do again, by their request now.
 
-    None where the quick runs of its notebook don't give the same numbers as then, bit for bit. One with
-    another parameter or another count of threads is another run.
+    None where the quick runs of its notebook don't give the same numbers as then, bit for bit, unless another
+    processor explains it. One with another parameter or another count of threads is another run.
     """
     then, runs = as_published(sweep)
-    if judge(then.witnesses, quick) != "the same numbers":
+    if judge(then.witnesses, quick) not in ("the same numbers", "another processor"):
         return {}
     known = {(_given(run), run.record["provenance"]["threads"]): run for run in runs}
     found = {spec.request: known.get((_given(spec), spec.threads)) for spec in sweep.specs}
