@@ -62,6 +62,22 @@ def test_only_rules_that_may_apply_are_left(style):
     assert trimming.trim_style(style, {"used", "--used", "--line-", "--"}) == STYLES[style]
 
 
+def test_a_figure_keeps_what_it_shows_within_a_hundredth_of_a_point():
+    drawn = """<svg>
+  <g transform="scale(0.015625)">
+   <path id="a" d="M 46.185865 160.996
+L 0.001 20.5
+z"/>
+  </g>
+  <use xlink:href="#a" x="20.000001" y="-0.126"/>
+  <text>0.0005</text>
+</svg>"""
+    assert trimming.trim_figure(drawn) == (
+        '<svg><g transform="scale(0.015625)"><path id="a" d="M 46.19 161 L 0 20.5 z"/></g>'
+        '<use xlink:href="#a" x="20" y="-0.13"/><text>0.0005</text></svg>'
+    )
+
+
 def test_the_lines_of_a_long_signature_are_no_definitions():
     argument, rest = '<em class="sig-param">x</em>,', "<dl><dd>kept</dd></dl><strong>x</strong> -- --help"
     context = {"body": f"<dt>f(<dl>\n<dd>{argument}</dd>\n</dl>)</dt>{rest}"}

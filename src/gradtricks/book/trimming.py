@@ -1,4 +1,4 @@
-"""What readers load, cut down: style sheets and fonts to what pages use, pages to what styles show."""
+"""What readers load, cut down: styles and fonts to what pages use, pages and figures to what is seen."""
 
 import html
 import logging
@@ -20,6 +20,9 @@ _LOADED = re.compile(r"([\w.-]+\.(?:js|css|woff2))\b")
 _ICON = re.compile(r"\\([0-9a-f]{2,6})")
 # Names, marks and spaces of code look as its block does: half of what a notebook's page weighs.
 _PLAIN = re.compile(r'<span class="[npw]">([^<]*)</span>')
+_PLACES = re.compile(r'\s(?:d|x|y)="[^"]*"')  # not what scales: 1/64 must stay
+_DIGITS = re.compile(r"\d+\.\d{3,}")
+_INDENTED = re.compile(r"\s*\n\s*")
 _FEATURES = ["calt", "ccmp", "kern", "liga", "mark", "tnum"]  # the last one is what our style asks for
 
 
@@ -45,6 +48,16 @@ def trim_style(text: str, words: set[str]) -> str:
     return _COMMENT_OR_RULE.sub(kept, text)
 
 
+def trim_figure(svg: str) -> str:
+    """Round the places in a drawing to hundredths of a point, and put it on one line."""
+
+    def short(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+    rounded = _PLACES.sub(lambda places: _DIGITS.sub(short, places[0]), svg)
+    return _INDENTED.sub(" ", rounded).replace("> <", "><")
+
+
 def _cut_down(path: Path, letters: set[str]) -> None:
     # Browsers need neither hinting at today's resolutions nor the names of glyphs.
     options = subset.Options(flavor="woff2", layout_features=_FEATURES, hinting=False, notdef_outline=True)
@@ -64,6 +77,8 @@ def _finish(app: Sphinx, exception: Exception | None) -> None:
     for path in paths:
         if (shorter := _PLAIN.sub(r"\1", text := _read(path))) != text:
             path.write_text(shorter, encoding="utf-8")
+    for path in (site / "_images").glob("*.svg"):
+        path.write_text(trim_figure(_read(path)), encoding="utf-8")
     pages = [_read(path) for path in paths]
     styles = {path: _read(path) for path in site.rglob("*.css")}
     loaded = {name for text in (*pages, *styles.values()) for name in _LOADED.findall(text)}
