@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_choice, check_integer, check_number
+from gradtricks.agents.blocks import CONTRAST
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
-from gradtricks.agents.filters import apply_filters
 from gradtricks.agents.pong import (
     CELLS,
     MIRRORED,
@@ -126,10 +126,11 @@ class FrozenPolicy(Frozen):
         weights = self._wide
         hidden = np.tile(weights["bias"], (len(observations), 1))
         if self.view is CELLS:
-            sum_rows(weights["cells"], observations, NO_CELL, hidden)
+            sum_rows(weights["cells"], observations, (observations != NO_CELL).astype(float), hidden)
+        elif self.view is SCREEN:
+            sum_rows(weights["screen"], observations[..., 0], observations[..., 1] / CONTRAST, hidden)
         else:
-            seen = apply_filters(weights, observations) if self.view is SCREEN else observations
-            hidden += seen @ weights[self._first]
+            hidden += observations @ weights[self._first]
         hidden = np.maximum(hidden, 0)
         if "second" in weights:
             hidden = np.maximum(hidden @ weights["second"] + weights["second_bias"], 0)

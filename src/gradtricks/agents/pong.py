@@ -1,6 +1,7 @@
 """Atari Pong from pixels: the games, what an agent sees of them, and the weights it starts from."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
-from gradtricks.agents import filters
+from gradtricks.agents import blocks
 
 ACTIONS = (0, 2, 3)  # of ALE's six: stay, up, down
 _SIGNS = np.array([0, -1, 1])  # of these, in the direction of the screen's rows
@@ -256,7 +257,6 @@ def shrink(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
     return means.reshape(len(frames), -1)
 
 
-# Needs no knowledge of this game.
 PIXELS = View(
     shrink,
     lambda before, after: np.concatenate([after, after - before], axis=1),
@@ -265,14 +265,23 @@ PIXELS = View(
     tuple(range(6)),
 )
 
-# Needs none either; what is learned about one place of the screen holds for all.
-SCREEN = View(
-    filters.average,
-    lambda before, after: np.stack([after, before], axis=-1),
-    filters.num_features(),
-    "the whole screen, by filters",
-    tuple(range(6)),
-)
+
+@cache
+def find_background() -> NDArray[np.uint8]:
+    """Play at random for a moment, and return what each pixel shows most of the time, ``[210, 160]``."""
+    environment, rng = make_environment(32), np.random.default_rng(0)
+    environment.reset(seed=0)
+    played = (environment.step(rng.integers(6, size=32))[0] for _ in range(60))
+    return blocks.most_frequent(np.concatenate([frames[::4, 0] for frames in played]))
+
+
+def list_differences(frames: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """List where screens ``[N, 1, 210, 160]`` differ from the background, ``[N, 64, 2]``."""
+    check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
+    return blocks.list_blocks(frames[:, 0], find_background())
+
+
+SCREEN = View(list_differences, blocks.number_apart, blocks.NO_BLOCK + 1, "the whole screen", tuple(range(6)))
 VIEWS = {"cells": CELLS, "places": PLACES, "pixels": PIXELS, "screen": SCREEN}
 
 

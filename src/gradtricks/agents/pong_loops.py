@@ -1,4 +1,4 @@
-"""Lit cells of Atari screens, their centres, means of blocks, sums over lists of cells: compiled loops."""
+"""Lit cells of Atari screens, their centres, blocks that differ, sums over such lists: compiled loops."""
 
 import numba
 import numpy as np
@@ -75,40 +75,62 @@ def find_centres(
 
 
 @numba.njit(nogil=True, cache=True)
-def average_blocks(screens: NDArray[np.uint8], height: int, width: int, means: NDArray[np.uint8]) -> None:
-    """Write the rounded mean luminance of each block of pixels.
+def list_differing_blocks(
+    screens: NDArray[np.uint8],
+    background: NDArray[np.uint8],
+    height: int,
+    width: int,
+    found: NDArray[np.int32],
+) -> None:
+    """Write number and sum of each block of pixels whose sum isn't that of the background.
 
     Args:
         screens: ``[N, rows, columns]``.
+        background: ``[rows, columns]``.
         height: Rows of a block; divides the screen's.
         width: Columns of a block; divides the screen's.
-        means: ``[N, rows / height, columns / width]``, written over.
+        found: ``[N, P, 2]``, filled from the left; what is left over isn't touched, what has no room is lost.
     """
+    rows, columns = background.shape
+    sums = np.empty(columns, np.int32)
     for screen in range(len(screens)):
-        for row in range(means.shape[1]):
-            sums = np.zeros(screens.shape[2], np.uint16)
+        count = 0
+        for row in range(rows // height):
+            differing = 0
             for y in range(row * height, (row + 1) * height):
-                for x in range(len(sums)):  # a loop that the compiler turns into few instructions
-                    sums[x] += screens[screen, y, x]
-            for column in range(means.shape[2]):
+                for x in range(columns):  # a loop that the compiler turns into few instructions
+                    differing |= screens[screen, y, x] ^ background[y, x]
+            if not differing:
+                continue
+            sums[:] = 0
+            for y in range(row * height, (row + 1) * height):
+                for x in range(columns):
+                    sums[x] += np.int32(screens[screen, y, x]) - np.int32(background[y, x])
+            for column in range(columns // width):
                 total = sums[column * width : (column + 1) * width].sum()
-                means[screen, row, column] = (2 * total + height * width) // (2 * height * width)
+                if total != 0 and count < found.shape[1]:
+                    found[screen, count] = row * (columns // width) + column, total
+                    count += 1
 
 
 @numba.njit(nogil=True, cache=True)
 def sum_rows(
-    rows: NDArray[np.float64], cells: NDArray[np.int32], none: int, sums: NDArray[np.float64]
+    rows: NDArray[np.float64],
+    numbers: NDArray[np.int32],
+    shares: NDArray[np.float64],
+    sums: NDArray[np.float64],
 ) -> None:
-    """Add up the rows of the cells in each list.
+    """Add up rows, each times its share; one whose share is zero isn't looked up.
 
     Args:
         rows: ``[C, U]``.
-        cells: ``[N, P]``, numbers of rows.
-        none: Stands for no cell.
+        numbers: ``[N, P]``, of rows.
+        shares: ``[N, P]``.
         sums: ``[N, U]``, added to.
     """
-    for screen in range(len(cells)):
-        for cell in cells[screen]:
-            if cell != none:
+    for screen in range(len(numbers)):
+        for place in range(numbers.shape[1]):
+            share, number = shares[screen, place], numbers[screen, place]
+            if share != 0:
                 for unit in range(rows.shape[1]):
-                    sums[screen, unit] += rows[cell, unit]
+                    sums[screen, unit] += share * rows[number, unit]

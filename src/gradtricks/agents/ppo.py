@@ -12,13 +12,14 @@ from scipy.special import log_softmax
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
 from gradtricks.agents import pong
-from gradtricks.agents.filters import draw_filters, shapes
+from gradtricks.agents.blocks import NO_BLOCK
 from gradtricks.agents.muzero.cartpole import CartPoleGames, CartView
 from gradtricks.agents.training import Chance, History, Part, Snapshots, check_loss
 
 Array = NDArray[np.floating]
 Games = pong.PongGames | CartPoleGames
 VIEWS: dict[str, pong.View | CartView] = {**pong.VIEWS, "cart": CartView()}
+_LISTS = {"cells": pong.NO_CELL, "screen": NO_BLOCK}  # views that are lists of rows, and what ends a list
 ADAM_EPSILON = 1e-5
 _ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
 
@@ -42,7 +43,6 @@ class Options:
         learning_rate: Of Adam in the beginning.
         final_rate: Share of the learning rate left once the entropy's cost is zero; it falls linearly.
         max_norm: Gradients of greater norm are scaled down to it.
-        bfloat16: The view ``screen``'s filters compute in 16 bits; weights and all else keep 32.
         sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
     """
 
@@ -59,7 +59,6 @@ class Options:
     learning_rate: float = 2e-3
     final_rate: float = 1.0
     max_norm: float = 0.5
-    bfloat16: bool = False
     sign: int = 1
 
     def __post_init__(self) -> None:
@@ -119,10 +118,6 @@ class BaseLearner(Part):
         """Copy the weights to the device, and make the framework's Adam of them."""
 
     @abstractmethod
-    def settle(self, background: Array) -> None:
-        """Take a mean screen ``[42, 40]`` as the background of the view ``screen``, which nothing learns."""
-
-    @abstractmethod
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``, see `gradtricks.agents.pong`."""
 
@@ -140,7 +135,8 @@ def draw_weights(
 ) -> dict[str, Array]:
     """Draw the weights of the network, the same for both frameworks.
 
-    For cells, the hidden layer adds up a row of its matrix for each that is lit. With ``mirror`` half of the
+    For cells, the hidden layer adds up a row of its matrix for each that is lit, and for the screen one for
+    each block that differs from the background, times the difference. With ``mirror`` half of the
     units see the court upside down with the same weights: one prefers up exactly as the other does down.
 
     Args:
@@ -151,9 +147,9 @@ def draw_weights(
         mirror: Build the court's symmetry in, for cells and places.
 
     Returns:
-        ``float32`` arrays: the view's ``[inputs, units]``, where the last row of ``cells`` is zero; for
-        ``screen`` those of `gradtricks.agents.filters` too; ``bias``; perhaps ``second`` and ``second_bias``;
-        and ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
+        ``float32`` arrays: the view's ``[inputs, units]``, where the last row of ``cells`` and ``screen`` is
+        zero; ``bias``; perhaps ``second`` and ``second_bias``; and ``heads`` ``[units, A + 1]`` for the
+        logits of the moves and the value.
     """
     check_choice("view", view, tuple(VIEWS))
     inputs, actions, share = VIEWS[view].inputs, VIEWS[view].actions, 2 if mirror else 1
@@ -162,12 +158,11 @@ def draw_weights(
     if second_units and not further:
         raise ValueError(f"second_units must be 0, or at least {share} with a mirror; got {second_units}")
     rng = np.random.default_rng(seed)
-    seen = 40 if view == "cells" else inputs  # some forty are lit in two pictures
+    seen = 40 if view in _LISTS else inputs  # some forty are listed in two pictures
     weights = {view: rng.normal(0, (2 / seen) ** 0.5, (inputs, units))}
-    if view == "cells":
-        weights["cells"][pong.NO_CELL] = 0
+    if view in _LISTS:
+        weights[view][_LISTS[view]] = 0
     weights["bias"] = rng.normal(0, 1, units) if view == "places" else np.zeros(units)  # bend everywhere
-    weights |= draw_filters(rng) if view == "screen" else {}
     if further:
         weights["second"] = rng.normal(0, (2 / units) ** 0.5, (units, further))
         weights["second_bias"] = np.zeros(further)
@@ -181,11 +176,8 @@ def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
     if mirror and first not in ("cells", "places"):
         raise ValueError(f"mirror must be False for {first}, where no court is known; got True")
     second = {"second", "second_bias"} if "second" in weights else set()
-    filters = shapes() if first == "screen" else {}
-    if difference := sorted({first, "bias", "heads", *second, *filters} ^ set(weights)):
+    if difference := sorted({first, "bias", "heads", *second} ^ set(weights)):
         raise ValueError(f"weights must be named as draw_weights does it; missing or unknown: {difference}")
-    for name, shape in filters.items():
-        check_shape(f"weights[{name!r}]", weights[name].shape, shape, "a filter's")
     inputs, actions = VIEWS[first].inputs, VIEWS[first].actions
     for kernel, bias in ((first, "bias"), ("second", "second_bias"))[: 2 if second else 1]:
         check_shape(f"weights[{bias!r}]", weights[bias].shape, (None,), "[units]")
@@ -238,8 +230,6 @@ def train(
     snapshots = Snapshots(checkpoint, training, parts)
     for rollout in range(snapshots.restore(), rollouts):
         decided = _play(learner, games, history, rng)
-        if learner.view == "screen" and not rollout:  # its moves are as good as random, so the clip holds
-            learner.settle(decided.observations[..., 0].mean(axis=(0, 1)))
         remaining = max(1 - rollout / annealed, 0)
         rate = options.final_rate + (1 - options.final_rate) * remaining
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)

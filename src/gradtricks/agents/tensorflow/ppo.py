@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tensorflow import Tensor
 
 import gradtricks.tensorflow as tricks
-from gradtricks.agents.filters import CONTRAST, LAYERS, STEP
+from gradtricks.agents.blocks import CONTRAST, NO_BLOCK
 from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
 from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch
 from gradtricks.agents.tensorflow.learners import Adam, Trainable
@@ -21,27 +21,10 @@ class PPOLearner(Trainable, BaseLearner):
     """See `gradtricks.agents.ppo.BaseLearner`; `pong.ipynb` shows `estimate`, `loss` and `descend`."""
 
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
-        learned = {name: value for name, value in weights.items() if name != "background"}
-        self._begin(learned, device, Adam(self.options.learning_rate, epsilon=ADAM_EPSILON))
+        self._begin(weights, device, Adam(self.options.learning_rate, epsilon=ADAM_EPSILON))
         with tf.device(self.device):
             self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())
-            self._background = tf.Variable(weights.get("background", 0.0), trainable=False)
         self._graphs: dict[tuple[str, tuple[int, ...]], Any] = {}
-
-    def settle(self, background: Array) -> None:
-        """Take a mean screen ``[42, 40]`` as the background, which nothing learns."""
-        self._background.assign(background)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return copies of the weights, and of the optimizer's state."""
-        kept = {"background": self._background.numpy()} if self.view == "screen" else {}
-        return super().state() | kept
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned, of a learner made with the same arguments."""
-        super().restore(state)
-        if self.view == "screen":
-            self.settle(state["background"])
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
@@ -66,7 +49,7 @@ class PPOLearner(Trainable, BaseLearner):
         # tf.function would look at all tensors in each call, a third of the time that it takes to infer.
         key = function.__name__, shape
         if key not in self._graphs:
-            # XLA takes twice as long for filters on a CPU.
+            # XLA has no product with a sparse matrix.
             compiled = tf.function(function, jit_compile=self.view != "screen")
             self._graphs[key] = compiled.get_concrete_function(*tensors)
         return self._graphs[key](*tensors)
@@ -112,7 +95,7 @@ class PPOLearner(Trainable, BaseLearner):
             lit = tf.cast(observations != NO_CELL, weights["cells"].dtype)[..., None]
             hidden = tf.reduce_sum(tf.gather(weights["cells"], observations) * lit, axis=1)
         elif self.view == "screen":
-            hidden = self._filtered(observations)
+            hidden = tf.sparse.sparse_dense_matmul(_sparse(observations), weights["screen"])
         else:
             hidden = observations @ weights[self.view]
         hidden = tf.nn.relu(hidden + weights["bias"])
@@ -120,12 +103,11 @@ class PPOLearner(Trainable, BaseLearner):
             hidden = tf.nn.relu(hidden @ weights["second"] + weights["second_bias"])
         return hidden @ weights["heads"]
 
-    def _filtered(self, pictures: Tensor) -> Tensor:
-        after, before = tf.unstack(tf.cast(pictures, tf.float32), axis=-1)
-        hidden = tf.stack([after - self._background, after - before], axis=-1) / CONTRAST
-        kind = tf.bfloat16 if self.options.bfloat16 else tf.float32
-        weights = {name: tf.cast(weight, kind) for name, weight in self.weights.items()}
-        hidden = tf.cast(hidden, kind)
-        for name, _, _ in LAYERS:
-            hidden = tf.nn.relu(tf.nn.conv2d(hidden, weights[name], STEP, "VALID") + weights[f"{name}_bias"])
-        return tf.cast(tf.reshape(hidden, [len(hidden), -1]) @ weights["screen"], tf.float32)
+
+def _sparse(blocks: Tensor) -> tf.SparseTensor:
+    """Make a matrix with a row for each sample of blocks ``[N, P, 2]``, which are numbers and sums."""
+    numbers, sums = tf.unstack(blocks, axis=-1)
+    listed = tf.where(sums != 0)
+    columns = tf.cast(tf.gather_nd(numbers, listed), tf.int64)
+    values = tf.cast(tf.gather_nd(sums, listed), tf.float32) / CONTRAST
+    return tf.SparseTensor(tf.stack([listed[:, 0], columns], axis=1), values, [len(blocks), NO_BLOCK + 1])

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import conv2d, embedding_bag
+from torch.nn.functional import embedding_bag
 
 import gradtricks.torch as tricks
-from gradtricks.agents.filters import CONTRAST, LAYERS, STEP
+from gradtricks.agents.blocks import CONTRAST, NO_BLOCK
 from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
 from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch
 from gradtricks.agents.torch.learners import Trainable
@@ -23,26 +23,9 @@ class PPOLearner(Trainable, BaseLearner):
     """See `gradtricks.agents.ppo.BaseLearner`; `pong.ipynb` shows `estimate`, `loss` and `descend`."""
 
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
-        learned = {name: value for name, value in weights.items() if name != "background"}
-        self._begin(learned, device, partial(torch.optim.Adam, eps=ADAM_EPSILON, fused=True))
+        self._begin(weights, device, partial(torch.optim.Adam, eps=ADAM_EPSILON, fused=True))
         upside_down = mirror_cells() if "cells" in weights else mirror_places()
         self._mirror = torch.as_tensor(upside_down, device=self.device)
-        self._background = torch.tensor(weights.get("background", 0.0), device=self.device)
-
-    def settle(self, background: Array) -> None:
-        """Take a mean screen ``[42, 40]`` as the background, which nothing learns."""
-        self._background.copy_(torch.as_tensor(background))
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return copies of the weights, and of the optimizer's state."""
-        kept = {"background": self._background.cpu().numpy().copy()} if self.view == "screen" else {}
-        return super().state() | kept
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned, of a learner made with the same arguments."""
-        super().restore(state)
-        if self.view == "screen":
-            self.settle(state["background"])
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
@@ -101,20 +84,12 @@ class PPOLearner(Trainable, BaseLearner):
         if "cells" in weights:
             hidden = embedding_bag(observations, weights["cells"], mode="sum", padding_idx=NO_CELL)
         elif self.view == "screen":
-            hidden = self._filtered(observations)
+            numbers, sums = observations.unbind(-1)
+            options = {"mode": "sum", "padding_idx": NO_BLOCK, "per_sample_weights": sums / CONTRAST}
+            hidden = embedding_bag(numbers, weights["screen"], **options)
         else:
             hidden = observations @ weights[self.view]
         hidden = (hidden + weights["bias"]).relu()
         if "second" in weights:
             hidden = (hidden @ weights["second"] + weights["second_bias"]).relu()
         return hidden @ weights["heads"]
-
-    def _filtered(self, pictures: Tensor) -> Tensor:
-        after, before = pictures.float().unbind(-1)
-        hidden = torch.stack([after - self._background, after - before], -1) / CONTRAST
-        hidden = hidden.permute(0, 3, 1, 2)  # which leaves it in memory as it is
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.bfloat16):
-            for name, _, _ in LAYERS:
-                kernels = self.weights[name].permute(3, 2, 0, 1)
-                hidden = conv2d(hidden, kernels, self.weights[f"{name}_bias"], stride=STEP).relu()
-            return (hidden.permute(0, 2, 3, 1).flatten(1) @ self.weights["screen"]).float()
