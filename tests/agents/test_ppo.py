@@ -12,7 +12,7 @@ import pytest
 from scipy.special import log_softmax
 
 from gradtricks._load import BACKENDS
-from gradtricks.agents import evaluation, filters, load, pong, ppo
+from gradtricks.agents import blocks, evaluation, load, pong, ppo
 from gradtricks.agents.evaluation import FrozenPolicy
 from gradtricks.agents.muzero.cartpole import CartPoleGames
 from gradtricks.agents.training import History, NotFiniteError
@@ -76,7 +76,9 @@ def apply_by_matrix(weights, observations, mirror):
         return hidden @ weights["heads"]
 
     if "screen" in weights:
-        first, seen, mirrored = weights["screen"], filters.apply_filters(weights, observations), None
+        first, mirrored = weights["screen"], None
+        seen = np.zeros((len(observations), blocks.NO_BLOCK + 1))
+        np.put_along_axis(seen, observations[..., 0], observations[..., 1] / 2560, axis=1)
     elif "pixels" in weights:
         first, seen, mirrored = weights["pixels"], observations.astype(float), None
     elif "cells" in weights:
@@ -147,30 +149,36 @@ def test_pixels_are_means_of_squares_and_how_they_changed():
     assert seen.shape == (1, pong.PIXELS.inputs)
 
 
-def test_the_screen_is_averaged_and_seen_twice():
-    frames = np.random.default_rng(0).integers(0, 256, (2, 1, *pong.FRAME_SHAPE)).astype(np.uint8)
-    before, after = pictures = filters.average(frames)
-    for picture, frame in zip(pictures, frames[:, 0], strict=True):
-        assert picture[1, 2] == pytest.approx(frame[5:10, 8:12].mean(), abs=0.5)
-    seen = pong.SCREEN.compare(before[None], after[None])
-    np.testing.assert_array_equal(seen, np.stack([after, before], axis=-1)[None])
-    assert seen.shape[1:] == filters.PICTURE
+def test_the_background_is_what_a_pixel_shows_most_of_the_time():
+    background, frames = pong.find_background(), make_games(seed=3).screens
+    assert background.shape == pong.FRAME_SHAPE
+    assert (background != frames).mean() < 0.02, "paddles and ball"
+    screens = np.array([[1, 7, 5], [1, 2, 5], [0, 7, 7]], np.uint8)[:, None]  # three, of three pixels
+    np.testing.assert_array_equal(blocks.most_frequent(screens), [[1, 7, 5]])
 
 
-def test_filters_are_weighted_sums_of_what_is_around_a_place():
-    weights = {name: value + 0.1 for name, value in filters.draw_filters(np.random.default_rng(0)).items()}
-    dark, noisy = np.zeros(filters.PICTURE), np.random.default_rng(1).integers(0, 256, filters.PICTURE)
-    found = filters.apply_filters(weights, np.stack([dark, noisy]).astype(np.uint8))
-    assert found.shape == (2, filters.num_features())
-    hidden = np.stack([noisy[..., 0] - weights["background"], noisy[..., 0] - noisy[..., 1]], axis=-1) / 32
-    for name, side, _ in filters.LAYERS:
-        kernel, bias, sums = weights[name], weights[f"{name}_bias"], {}
-        for row in range(0, hidden.shape[0] - side + 1, 2):
-            for column in range(0, hidden.shape[1] - side + 1, 2):
-                part = hidden[row : row + side, column : column + side]
-                sums[row // 2, column // 2] = np.maximum((part[..., None] * kernel).sum((0, 1, 2)) + bias, 0)
-        hidden = np.array(list(sums.values())).reshape(*np.add(max(sums), 1), -1)
-    np.testing.assert_allclose(found[1], hidden.ravel(), rtol=1e-10)
+def test_blocks_that_differ_from_the_background_are_listed():
+    background = pong.find_background()
+    frames = np.stack([background] * 3)[:, None]
+    frames[1, 0, 5:10, 8:12] += 3  # the first block of the second row but two
+    frames[1, 0, 209, 159] += 1
+    frames[2, 0, 100:105, 80:82] += 1
+    frames[2, 0, 100:105, 82:84] -= 1  # as bright as ever, on the whole
+    expected = np.zeros((3, blocks.MOST_BLOCKS, 2), int)
+    expected[..., 0] = blocks.NUM_BLOCKS
+    expected[1, :2] = (40 + 2, 5 * 4 * 3), (42 * 40 - 1, 1)
+    np.testing.assert_array_equal(found := pong.list_differences(frames), expected)
+    frames[0] += 1  # more than there is room for
+    np.testing.assert_array_equal(
+        pong.list_differences(frames)[0], [(number, 20) for number in range(blocks.MOST_BLOCKS)]
+    )
+    seen = pong.SCREEN.compare(found[:2], found[1:])
+    np.testing.assert_array_equal(seen[1, 64:66], [(42 + 1680, 60), (1679 + 1680, 1)])
+    np.testing.assert_array_equal(seen[0, :2], expected[1, :2])
+    empty = seen[..., 1] == 0
+    assert (seen[empty, 0] == blocks.NO_BLOCK).all()
+    with pytest.raises(ValueError, match="grey Atari screens"):
+        pong.list_differences(frames[:, :, 1:])
 
 
 def test_the_last_move_is_known_beside_the_places():
@@ -271,9 +279,6 @@ def test_a_step_goes_down_the_slope_of_the_papers_loss(agents, view, mirror):
         expected = loss_by_matrix(weights, batch, entropy, mirror)
         assert learner.update(batch, rate=rate, entropy=entropy) == pytest.approx(expected, rel=1e-4)
         for name, values in weights.items():
-            if name == "background":
-                np.testing.assert_array_equal(learner.state()[name], values)
-                continue
             moved = (learner.state()[name] - values).ravel()
             places = np.flatnonzero(moved)
             places = [*places[:: 1 + len(places) // 65], -1]  # of the cells' weights the last rest
@@ -281,21 +286,6 @@ def test_a_step_goes_down_the_slope_of_the_papers_loss(agents, view, mirror):
             np.testing.assert_array_equal(np.sign(moved[places]), -np.sign(slopes))
             # Adam's first step is as long as its learning rate.
             assert np.abs(moved).max() == pytest.approx(OPTIONS.learning_rate * rate, rel=0.02)
-
-
-def test_filters_compute_in_sixteen_bits_and_begin_with_what_stands_still(agents):
-    weights, batch = draw("screen", mirror=False), some_minibatch("screen")
-    learner, half = (
-        agents.PPOLearner(weights, replace(OPTIONS, bfloat16=bfloat16), mirror=False, device="cpu")
-        for bfloat16 in (False, True)
-    )
-    exact, rounded = (part.infer(batch.observations)[0] for part in (learner, half))
-    assert 0 < np.abs(rounded - exact).max() < 0.03 * np.abs(exact).max()
-    assert half.update(batch) == pytest.approx(learner.update(batch), rel=0.05)
-    ppo.train(half, make_games(view="screen"), decisions=64)
-    background = half.state()["background"]
-    assert background.dtype == np.float32
-    assert background.std() > 10, "walls, points and paddles"
 
 
 def methods(code):
