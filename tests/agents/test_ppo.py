@@ -79,8 +79,6 @@ def apply_by_matrix(weights, observations, mirror):
         first, mirrored = weights["screen"], None
         seen = np.zeros((len(observations), blocks.NO_BLOCK + 1))
         np.put_along_axis(seen, observations[..., 0], observations[..., 1] / 2560, axis=1)
-    elif "pixels" in weights:
-        first, seen, mirrored = weights["pixels"], observations.astype(float), None
     elif "cells" in weights:
         first = weights["cells"][:-1]
         lit = np.zeros((len(observations), pong.NO_CELL + 1))
@@ -139,16 +137,6 @@ def test_places_are_the_centres_of_what_is_lit():
         pong.find_places(frames[:, :, 1:])
 
 
-def test_pixels_are_means_of_squares_and_how_they_changed():
-    frames = np.random.default_rng(0).integers(0, 256, (2, 1, *pong.FRAME_SHAPE)).astype(np.uint8)
-    before, after = pictures = pong.shrink(frames)
-    for picture, frame in zip(pictures, frames[:, 0], strict=True):
-        assert picture[33] == pytest.approx(frame[5:10, 5:10].mean() / 255)
-    seen = pong.PIXELS.compare(before[None], after[None])
-    np.testing.assert_array_equal(seen, np.concatenate([after, after - before])[None])
-    assert seen.shape == (1, pong.PIXELS.inputs)
-
-
 def test_the_background_is_what_a_pixel_shows_most_of_the_time():
     background, frames = pong.find_background(), make_games(seed=3).screens
     assert background.shape == pong.FRAME_SHAPE
@@ -192,7 +180,7 @@ def test_the_last_move_is_known_beside_the_places():
 
 
 def test_the_moves_are_those_of_the_view():
-    games = make_games(view="pixels", seed=1)
+    games = make_games(view="screen", seed=1)
     environment = pong.make_environment(2, frame_skip=4)
     environment.reset(seed=1)
     for step in range(60):
@@ -219,7 +207,7 @@ def test_places_tell_the_motion_of_what_was_seen_twice():
 
 @pytest.mark.parametrize(
     ("view", "mirror"),
-    [("cells", True), ("cells", False), ("places", True), ("pixels", False), ("screen", False)],
+    [("cells", True), ("cells", False), ("places", True), ("screen", False)],
 )
 def test_the_network_is_a_product_of_matrices(agents, view, mirror):
     weights, observations = draw(view, mirror), some_observations(view)
@@ -261,9 +249,7 @@ def loss_by_matrix(weights, batch, entropy, mirror):
     return loss + OPTIONS.value_cost * np.square(values - batch.targets).mean()
 
 
-@pytest.mark.parametrize(
-    ("view", "mirror"), [("cells", True), ("places", True), ("pixels", False), ("screen", False)]
-)
+@pytest.mark.parametrize(("view", "mirror"), [("cells", True), ("places", True), ("screen", False)])
 def test_a_step_goes_down_the_slope_of_the_papers_loss(agents, view, mirror):
     weights, batch = draw(view, mirror, scale=0.3), some_minibatch(view)
     learner = agents.PPOLearner(weights, OPTIONS, mirror=mirror, device="cpu")
@@ -347,7 +333,6 @@ def test_options_that_cant_be_are_refused(name, value):
         (draw() | {"bias": np.zeros((8, 5))}, r"weights\['bias'\]"),
         (draw() | {"second": np.zeros((8, 4))}, r"missing or unknown: \['second_bias'\]"),
         (draw("places") | {"second": np.zeros((8, 5))}, r"weights\['second'\]"),
-        (draw("pixels", mirror=False), "mirror must be False for pixels"),
         (draw("screen", mirror=False), "mirror must be False for screen"),
         (draw("cart", mirror=False), "mirror must be False for cart"),
     ],
@@ -360,7 +345,7 @@ def test_weights_that_arent_the_networks_are_refused(agents, weights, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"view": "all"}, "view must be one of 'cells', 'places', 'pixels', 'screen', 'cart'; got 'all'"),
+        ({"view": "all"}, "view must be one of 'cells', 'places', 'screen', 'cart'; got 'all'"),
         ({"hidden_units": 1}, "hidden_units"),
         ({"second_units": 1}, "second_units must be 0, or at least 2 with a mirror; got 1"),
     ],
@@ -459,9 +444,7 @@ def test_views_of_the_other_game_are_refused():
         ppo.train(_Valuing("cart"), make_games(view="places"), decisions=4)
     with pytest.raises(ValueError, match=r"see CartPole; got VIEWS\['cells'\], which is Pong's; remedy:"):
         ppo.train(_Valuing(), CartPoleGames(2), decisions=4)
-    with pytest.raises(
-        ValueError, match="view must be one of 'cells', 'places', 'pixels', 'screen'; got 'cart'"
-    ):
+    with pytest.raises(ValueError, match="view must be one of 'cells', 'places', 'screen'; got 'cart'"):
         FrozenPolicy(draw("cart", mirror=False), mirror=False)
 
 
@@ -482,7 +465,7 @@ def test_cartpole_is_learned_until_a_trial_is_passed(agents):
 
 @pytest.mark.parametrize("view", pong.VIEWS)
 def test_a_frozen_policy_is_saved_and_loaded(tmp_path, view):
-    mirror = view not in ("pixels", "screen")
+    mirror = view != "screen"
     policy = FrozenPolicy.freeze(draw(view, mirror), mirror=mirror, about={"seed": 3})
     policy.save(tmp_path / "policy.safetensors")
     loaded, observations = FrozenPolicy.load(tmp_path / "policy.safetensors"), some_observations(view)

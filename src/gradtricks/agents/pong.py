@@ -24,7 +24,6 @@ BANDS = (0, 20, 140, 160)  # columns of the screen: the other's paddle stands in
 CELL_ROWS, CELL_COLUMNS = 80, 40
 CELL_COUNT = CELL_ROWS * CELL_COLUMNS
 NO_CELL = 2 * CELL_COUNT  # in an observation of two pictures
-COARSE = 5  # pixels
 _NEVER = 2**31 - 1  # for training: decisions after a game's last point would have no return
 MOST_CELLS = 40  # lit at once; paddles and ball have 31 at most where two frames are laid upon each other
 
@@ -249,23 +248,6 @@ PLACES = View(
 )
 
 
-def shrink(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Average the whole of screens ``[N, 1, 210, 160]`` over squares of `COARSE` pixels, ``[N, 1344]``."""
-    check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
-    squares = frames.reshape(len(frames), FRAME_SHAPE[0] // COARSE, COARSE, FRAME_SHAPE[1] // COARSE, COARSE)
-    means: NDArray[np.float32] = squares.mean(axis=(2, 4), dtype=np.float32) / 255
-    return means.reshape(len(frames), -1)
-
-
-PIXELS = View(
-    shrink,
-    lambda before, after: np.concatenate([after, after - before], axis=1),
-    2 * FRAME_SHAPE[0] * FRAME_SHAPE[1] // COARSE**2,
-    "the whole screen, coarse",
-    tuple(range(6)),
-)
-
-
 @cache
 def find_background() -> NDArray[np.uint8]:
     """Play at random for a moment, and return what each pixel shows most of the time, ``[210, 160]``."""
@@ -281,8 +263,9 @@ def list_differences(frames: NDArray[np.uint8]) -> NDArray[np.int32]:
     return blocks.list_blocks(frames[:, 0], find_background())
 
 
+# Needs no knowledge of this game, and leaves out what is as always.
 SCREEN = View(list_differences, blocks.number_apart, blocks.NO_BLOCK + 1, "the whole screen", tuple(range(6)))
-VIEWS = {"cells": CELLS, "places": PLACES, "pixels": PIXELS, "screen": SCREEN}
+VIEWS = {"cells": CELLS, "places": PLACES, "screen": SCREEN}
 
 
 def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:
