@@ -85,8 +85,10 @@ class PPOLearner(Trainable, BaseLearner):
             hidden = embedding_bag(observations, weights["cells"], mode="sum", padding_idx=NO_CELL)
         elif self.view == "screen":
             numbers, sums = observations.unbind(-1)
-            options = {"mode": "sum", "padding_idx": NO_BLOCK, "per_sample_weights": sums / CONTRAST}
-            hidden = embedding_bag(numbers, weights["screen"], **options)
+            shares = sums / CONTRAST
+            hidden = embedding_bag(
+                numbers, weights["screen"], mode="sum", per_sample_weights=shares, padding_idx=NO_BLOCK
+            )
         else:
             hidden = observations @ weights[self.view]
         hidden = (hidden + weights["bias"]).relu()

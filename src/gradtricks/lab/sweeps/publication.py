@@ -44,8 +44,8 @@ def keep(
     isn't what it was.
     """
     root, finished = _folder(sweep), {run.request: run for run in runs} | dict(former or {})
-    before, now = as_published(sweep)[0].witnesses if former else {}, list(quick)
-    elsewhere = bool(before) and judge(before, now) == "another processor"
+    before, now = dict(as_published(sweep)[0].witnesses) if former else {}, list(quick)
+    elsewhere = judge(before, now) == "another processor"
     ordered = [finished[run.request] for run in sweep.specs]
     published = _laid_out(sweep, ordered, root)
     records = as_lines(published)
