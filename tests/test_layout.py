@@ -267,12 +267,12 @@ MOST_LINES = {
     "src/gradtricks/tensorflow": 4_759,
     "src/gradtricks/reference": 1_636,
     "src/gradtricks/_core": 1_776,
-    "src/gradtricks/doctor": 5_974,
-    "src/gradtricks/agents": 4_818,
+    "src/gradtricks/doctor": 5_972,
+    "src/gradtricks/agents": 4_758,
     "src/gradtricks/warm": 1_525,
-    "src/gradtricks/lab": 7_677,
-    "src/gradtricks/book": 2_677,
-    "tests": 30_811,
+    "src/gradtricks/lab": 7_680,
+    "src/gradtricks/book": 2_692,
+    "tests": 30_814,
 }
 
 
