@@ -266,7 +266,7 @@ MOST_LINES = {
     "src/gradtricks/torch": 5_468,
     "src/gradtricks/tensorflow": 4_759,
     "src/gradtricks/reference": 1_636,
-    "src/gradtricks/_core": 1_776,
+    "src/gradtricks/_core": 1_788,
     "src/gradtricks/doctor": 5_972,
     "src/gradtricks/agents": 4_758,
     "src/gradtricks/warm": 1_525,

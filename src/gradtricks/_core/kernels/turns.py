@@ -17,6 +17,9 @@ Region = Callable[[int, int, int, int], object]
 
 _LEAST = 2**14  # fewer elements aren't worth a turn of a thread
 _TURNS = 16  # of each thread, since one may begin late
+# What a loop leaves over goes through other instructions than what it takes at once, and they
+# may fuse other sums. So parts of an array begin at multiples: the same is left over, whatever the threads.
+_AT_ONCE = 64
 # Sums of products may be fused, in all loops alike. No other fast mathematics, because an element must come
 # out the same bit for bit whichever loop it went through.
 compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -68,6 +71,15 @@ def more_of(job: int, count: int) -> NDArray[np.int64]:
     return numba.carray(pointer(job + 48), count, np.int64)
 
 
+@numba.njit(nogil=True, error_model="numpy")
+def _cut(place: int, table: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
+    if place >= ends[-1]:
+        return ends[-1]
+    row = np.searchsorted(ends, place, "right")
+    begin = ends[row] - table[row, 0]
+    return begin + (place - begin) // _AT_ONCE * _AT_ONCE
+
+
 @numba.njit(nogil=True, error_model="numpy")  # not cached: a generator can't be read back, its callers can
 def parts(job: int) -> Iterator[tuple[NDArray[np.int64], int, int]]:
     """Take turns until none is left: a row, the first element of a part of its array, and how many."""
@@ -75,10 +87,10 @@ def parts(job: int) -> Iterator[tuple[NDArray[np.int64], int, int]]:
     table = numba.carray(pointer(table_at), (rows, columns), np.int64)
     ends = numba.carray(pointer(ends_at), rows, np.int64)
     while True:
-        start = _next_turn(job) * size
-        stop = min(start + size, ends[-1])
-        if start >= stop:
+        turn = _next_turn(job) * size
+        if turn >= ends[-1]:
             return
+        start, stop = _cut(turn, table, ends), _cut(turn + size, table, ends)
         row = np.searchsorted(ends, start, "right")
         while start < stop:
             count = min(stop, ends[row]) - start
