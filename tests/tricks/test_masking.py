@@ -752,18 +752,22 @@ def test_threads_share_many_elements_without_rounding(in_torch, monkeypatch, has
     mask = random.random(start.size) < 0.5
     values = []
     try:
-        for count in (1, 2):
+        for count in (1, 2, 3):
             torch.set_num_threads(count)
-            parameter = torch.nn.Parameter(torch.tensor(start))
-            optimizer = tricks.MaskedAdam([parameter], RATE)
-            parameter.grad = torch.tensor(gradient)
-            for each in (None, torch.tensor(mask), torch.tensor(mask), None):
-                optimizer.set_trainable_mask(parameter, each)
+            # A part may begin in the middle of an array that begins anywhere.
+            parameters = [torch.nn.Parameter(torch.tensor(part)) for part in np.split(start, [200_003])]
+            optimizer = tricks.MaskedAdam(parameters, RATE)
+            parts = [map(torch.tensor, np.split(each, [200_003])) for each in (gradient, mask)]
+            parts = [*zip(parameters, *parts, strict=True)]
+            for masked in (False, True, True, False):
+                for parameter, parameter.grad, part in parts:
+                    optimizer.set_trainable_mask(parameter, part if masked else None)
                 optimizer.step()
-            values.append(parameter.detach().numpy())
+            values.append(np.concatenate([parameter.detach().numpy() for parameter in parameters]))
     finally:
         torch.set_num_threads(threads)
-    np.testing.assert_array_equal(*values)
+    for other in values[1:]:
+        np.testing.assert_array_equal(other, values[0])
     masks = [np.ones_like(mask), mask, mask, np.ones_like(mask)]
     wanted = reference_run(start.astype(float), [gradient] * 4, masks)
     np.testing.assert_allclose(values[0], wanted[-1], rtol=1e-5, atol=1e-6)

@@ -18,7 +18,7 @@ Region = Callable[[int, int, int, int], object]
 _LEAST = 2**14  # fewer elements aren't worth a turn of a thread
 _TURNS = 16  # of each thread, since one may begin late
 # What a loop leaves over goes through other instructions than what it takes at once, and they
-# may fuse other sums. So parts of an array begin at multiples: the same is left over, whatever the threads.
+# may fuse other sums. So parts of an array begin at multiples of this: the same is left over for any threads.
 _AT_ONCE = 64
 # Sums of products may be fused, in all loops alike. No other fast mathematics, because an element must come
 # out the same bit for bit whichever loop it went through.

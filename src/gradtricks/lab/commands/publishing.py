@@ -94,7 +94,7 @@ def publish(
     Args:
         files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
         missing: Do only those runs that aren't published yet, and keep the others, if the quick runs give the
-            same numbers as when they were published; otherwise all.
+            same numbers as when they were published, or another processor explains others; otherwise all.
         **options: Of `sweep`.
 
     Yields:
