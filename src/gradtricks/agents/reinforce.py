@@ -219,10 +219,10 @@ def train(
         if len(memory) >= batch_size:
             batch = memory.take()
             advantages = sign * policy.advantages(batch.rewards, discount)
-            learned = batch.observations, batch.actions, advantages
+            drawn: slice | NDArray[np.int64] = slice(None)
             if sample_size is not None:
                 drawn = rng.choice(len(advantages), sample_size, replace=False)
-                learned = tuple(column[drawn] for column in learned)
-            history.add_loss(check_loss(policy.learn(*learned)))
+            loss = policy.learn(batch.observations[drawn], batch.actions[drawn], advantages[drawn])
+            history.add_loss(check_loss(loss))
             snapshots.save_if_due(history.decisions, history.seconds[-1])
     return history
