@@ -214,19 +214,6 @@ def test_training_teaches_whole_points_with_either_sign(sign):
         assert (sign * advantages < 0).all()
 
 
-def test_training_teaches_a_sample_of_the_points_when_asked():
-    policy, games = _StayingPolicy(), pong.PongGames(2, seed=0, frame_skip=8)
-    sample = {"batch_size": 50, "sample_size": 7, "discount": 0.5, "rng": np.random.default_rng(0)}
-    history = reinforce.train(policy, games, decisions=900, **sample)
-    assert len(policy.taught) == len(history.losses) > 3
-    assert {(count, len(actions), len(advantages)) for count, actions, advantages in policy.taught} == {
-        (7, 7, 7)
-    }
-    # Drawn from all of a batch: nearly all of a lost point is discounted, so its last move is rarely drawn.
-    last = [-1 in advantages for *_, advantages in policy.taught]
-    assert 0 < sum(last) < len(last)
-
-
 def test_a_training_that_diverges_says_so():
     policy, rng = _StayingPolicy(), np.random.default_rng(0)
     policy.learn = lambda *batch: np.nan
@@ -282,12 +269,6 @@ def test_training_refuses_games_of_another_view():
 def test_training_refuses_nonsense(option):
     with pytest.raises(ValueError, match=f"{option} must be .* 1.*; got 0"):
         reinforce.train(None, None, **{"decisions": 1, "rng": None, option: 0})
-
-
-@pytest.mark.parametrize("size", [0, 65])
-def test_training_refuses_samples_that_a_batch_cannot_give(size):
-    with pytest.raises(ValueError, match=rf"sample_size must lie in \[1, 64\]; got {size}"):
-        reinforce.train(None, None, decisions=1, rng=None, batch_size=64, sample_size=size)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,6 @@ def train(
     decisions: int,
     rng: np.random.Generator,
     batch_size: int = 1024,
-    sample_size: int | None = None,
     discount: float = 0.98,
     sign: int = 1,
     checkpoint: Path | None = None,
@@ -188,7 +187,6 @@ def train(
         decisions: How many decisions to make, over all games.
         rng: Draws the actions.
         batch_size: Decisions per step of the policy, at least.
-        sample_size: How many of these are drawn to learn from; None: all of them.
         discount: Of the returns, which end with their point.
         sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
         checkpoint: A file to go on from if it is there, and to save to now and then.
@@ -199,14 +197,11 @@ def train(
     """
     decisions = check_integer("decisions", decisions, low=1)
     batch_size = check_integer("batch_size", batch_size, low=1)
-    if sample_size is not None:
-        sample_size = check_integer("sample_size", sample_size, low=1, high=batch_size)
     check_choice("sign", sign, (1, -1))
     games.check_view(DIFFERENCE, "DIFFERENCE")
     history, memory = History(), PointMemory(len(games.playing))
     training = {"module": type(policy).__module__, **{name: getattr(policy, name) for name in _OPTIONS}}
-    training |= {"decisions": decisions, "batch_size": batch_size, "sample_size": sample_size}
-    training |= {"discount": discount, "sign": sign}
+    training |= {"decisions": decisions, "batch_size": batch_size, "discount": discount, "sign": sign}
     parts: dict[str, Part] = {"policy": policy, "games": games, "memory": memory, "history": history}
     snapshots = Snapshots(checkpoint, training, {**parts, "chance": Chance(rng)})
     snapshots.restore()
@@ -219,10 +214,6 @@ def train(
         if len(memory) >= batch_size:
             batch = memory.take()
             advantages = sign * policy.advantages(batch.rewards, discount)
-            drawn: slice | NDArray[np.int64] = slice(None)
-            if sample_size is not None:
-                drawn = rng.choice(len(advantages), sample_size, replace=False)
-            loss = policy.learn(batch.observations[drawn], batch.actions[drawn], advantages[drawn])
-            history.add_loss(check_loss(loss))
+            history.add_loss(check_loss(policy.learn(batch.observations, batch.actions, advantages)))
             snapshots.save_if_due(history.decisions, history.seconds[-1])
     return history
