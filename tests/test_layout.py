@@ -172,7 +172,7 @@ def test_every_stem_is_everywhere(stem):
 
 
 AGENTS = {"pong", "pong_sign", "pong_won", "muzero", "muzero_trained", "tictactoe", "tokens_learning"}
-AGENTS |= {"few_simulations", "cartpole_ppo"}
+AGENTS |= {"few_simulations", "cartpole_ppo", "pong_pictures"}
 COMPARED = {"benchmarks", "benchmarks_judged", "benchmarks_models", "lab_benchmarks"}
 COMPARED |= {"debuggers", "debuggers_judged"}
 SCALES = {"scales_with_adam", "scales_with_momentum", "scales_on_boards"}

@@ -95,7 +95,7 @@ class PPOLearner(Trainable, BaseLearner):
             lit = tf.cast(observations != NO_CELL, weights["cells"].dtype)[..., None]
             hidden = tf.reduce_sum(tf.gather(weights["cells"], observations) * lit, axis=1)
         elif self.view == "screen":
-            hidden = tf.sparse.sparse_dense_matmul(_sparse(observations), weights["screen"])
+            hidden = tf.raw_ops.SparseMatrixMatMul(a=_sparse(observations), b=weights["screen"])
         else:
             hidden = observations @ weights[self.view]
         hidden = tf.nn.relu(hidden + weights["bias"])
@@ -104,10 +104,10 @@ class PPOLearner(Trainable, BaseLearner):
         return hidden @ weights["heads"]
 
 
-def _sparse(blocks: Tensor) -> tf.SparseTensor:
-    """Make a matrix with a row for each sample of blocks ``[N, P, 2]``, which are numbers and sums."""
-    numbers, sums = tf.unstack(blocks, axis=-1)
-    listed = tf.where(sums != 0)
-    columns = tf.cast(tf.gather_nd(numbers, listed), tf.int64)
-    values = tf.cast(tf.gather_nd(sums, listed), tf.float32) / CONTRAST
-    return tf.SparseTensor(tf.stack([listed[:, 0], columns], axis=1), values, [len(blocks), NO_BLOCK + 1])
+def _sparse(blocks: Tensor) -> Tensor:
+    """Make a matrix of compressed rows, which multiply fastest, one a sample of blocks ``[N, P, 2]``."""
+    listed = tf.where(blocks[..., 1] != 0)
+    numbers, sums = tf.unstack(tf.gather_nd(blocks, listed), axis=-1)
+    indices = tf.stack([listed[:, 0], tf.cast(numbers, tf.int64)], axis=1)
+    values, shape = tf.cast(sums, tf.float32) / CONTRAST, [len(blocks), NO_BLOCK + 1]
+    return tf.raw_ops.SparseTensorToCSRSparseMatrix(indices=indices, values=values, dense_shape=shape)
