@@ -27,7 +27,7 @@ class Summary:
 
 
 class Difference(NamedTuple):
-    """A difference and its interval; as text ``+3 (+1 to +5)``, each number as the format says."""
+    """A difference and its interval; as text ``+3 (+1 to +5)``, or ``+3`` where there is no interval."""
 
     mean: float
     low: float
@@ -39,9 +39,9 @@ class Difference(NamedTuple):
         return int(self.low > 0) - int(self.high < 0)
 
     def __format__(self, form: str) -> str:
-        """Write the difference and its interval."""
+        """Write the difference, and its interval unless that is NaN, each number as ``form`` says."""
         mean, low, high = (format(part, form).replace("-", "\N{MINUS SIGN}") for part in self)
-        return f"{mean} ({low} to {high})"
+        return mean if np.isnan(self.low) else f"{mean} ({low} to {high})"
 
 
 def interquartile_mean(values: ArrayLike, axis: int = 0) -> Any:
