@@ -86,6 +86,21 @@ def test_a_stopped_training_goes_on_bit_for_bit(agents, kind, path, monkeypatch)
         train(kind, learner, path)
 
 
+def test_the_time_to_play_again_is_none_of_the_training(path, monkeypatch):
+    class Games(training.Chance):
+        def restore(self, state):
+            clock.append(clock[-1] + 100)
+
+    clock = [0.0]
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[-1])
+    history, games = training.History(), Games(np.random.default_rng(0))
+    snapshots = training.Snapshots(path, {}, {"history": history, "games": games})
+    snapshots.save_if_due(1, seconds=1.0)
+    assert snapshots.restore() == 1
+    history.add_loss(0.0)
+    assert history.seconds == [0.0]
+
+
 def test_a_checkpoint_of_other_weights_or_games_is_refused(in_torch, path):
     learner = make_learner(load("torch"), "ppo")
     start = learner.state()

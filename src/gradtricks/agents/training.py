@@ -195,7 +195,7 @@ class Snapshots:
             self._training = json.loads(to_json({**training, "start": start}))  # as it will be read
 
     def restore(self) -> int:
-        """Give the parts what the file holds, if it is there.
+        """Give the parts what the file holds, if it is there; clocks go on last, when games are played again.
 
         Returns:
             How far the earlier attempt had come, as `save_if_due` was told.
@@ -211,7 +211,7 @@ class Snapshots:
                 f"{self._path} must be of the same training; got {about.get('training')} where "
                 f"{self._training} is wanted; remedy: another path, or remove the file"
             )
-        for name, part in self._parts.items():
+        for name, part in sorted(self._parts.items(), key=lambda item: isinstance(item[1], History)):
             mine = {key for key in arrays if key.startswith(f"{name}/")}
             part.restore({key.removeprefix(f"{name}/"): arrays[key] for key in mine})
         self._last_saved = float(about["seconds"])
