@@ -41,8 +41,7 @@ def train(kind, learner, path=None, seed=0):
         history = ppo.train(learner, games, decisions=4 * 64, seed=seed, checkpoint=path)
     else:
         games, rng = pong.PongGames(2, seed=seed, frame_skip=8), np.random.default_rng(seed)
-        options = {"decisions": 600, "batch_size": 64, "rng": rng, "checkpoint": path}
-        history = reinforce.train(learner, games, **options)
+        history = reinforce.train(learner, games, decisions=600, batch_size=64, rng=rng, checkpoint=path)
     return learner.state(), history
 
 
@@ -87,18 +86,14 @@ def test_a_stopped_training_goes_on_bit_for_bit(agents, kind, path, monkeypatch)
 
 
 def test_the_time_to_play_again_is_none_of_the_training(path, monkeypatch):
-    class Games(training.Chance):
-        def restore(self, state):
-            clock.append(clock[-1] + 100)
-
-    clock = [0.0]
+    clock, history, games = [0.0], training.History(), training.Chance(np.random.default_rng(0))
     monkeypatch.setattr(training.time, "perf_counter", lambda: clock[-1])
-    history, games = training.History(), Games(np.random.default_rng(0))
+    monkeypatch.setattr(games, "restore", lambda state: clock.append(100.0))
     snapshots = training.Snapshots(path, {}, {"history": history, "games": games})
     snapshots.save_if_due(1, seconds=1.0)
-    assert snapshots.restore() == 1
+    snapshots.restore()
     history.add_loss(0.0)
-    assert history.seconds == [0.0]
+    assert (history.seconds, clock) == ([0.0], [0.0, 100.0])
 
 
 def test_a_checkpoint_of_other_weights_or_games_is_refused(in_torch, path):

@@ -242,13 +242,7 @@ def shown(tmp_path_factory, forks):
         (project.source / f"{name}.md").write_text(f"# Page\n\n{text}")
     for name, standing in (("same", "the same numbers"), ("other", "other numbers")):
         origin = {"started": "2026-01-02 03:04 UTC", "processor": "<i>fast</i>", "libraries": ""}
-        record = {
-            "sweep": name,
-            "published": True,
-            "results": {},
-            "origin": origin,
-            "standing": standing,
-        }
+        record = {"sweep": name, "published": True, "results": {}, "origin": origin, "standing": standing}
         record["command"] = f"gradtricks publish experiments/{name}.sweep.yaml"
         (project.source / "experiments" / f"{name}-sweep.json").write_text(json.dumps(record))
     contents = "\n".join(SHOWN)

@@ -89,11 +89,7 @@ def test_the_lines_of_a_long_signature_are_no_definitions():
 
 
 def test_code_breaks_between_names_and_inside_only_the_longest():
-    pieces = [
-        "gradient_override_map",
-        "hidden_state=tf.scale_gradient(hidden_state",
-        "a_long_name_" * 3,
-    ]
+    pieces = ["gradient_override_map", "hidden_state=tf.scale_gradient(hidden_state", "a_long_name_" * 3]
     broken = [names.breakable(piece) for piece in pieces]
     assert [re.sub("<(?!wbr).*?>", "", piece) for piece in broken] == [
         "gradient_override_map",
